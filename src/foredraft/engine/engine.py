@@ -1,0 +1,250 @@
+"""The engine: one step at a time, for all requests at once.
+
+`step` is speculative decoding in full: schedule, draft, one pass of the target, pick, verify, commit. Everything that callers see is
+derived from the tokens a step committed (requests.py). One thread owns an engine; between steps, requests may be added or aborted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Sequence as Collection
+
+import torch
+from torch import Tensor
+
+from foredraft.drafters.base import Drafter, Features
+from foredraft.engine.logprobs import emitted_logprobs
+from foredraft.engine.outputs import Delta, Logprob
+from foredraft.engine.requests import Choice, Request, check_request
+from foredraft.engine.scheduler import Scheduler
+from foredraft.sampling import pick, rows_of
+from foredraft.target.target import Target, TargetOutput
+from foredraft.tree import TokenTree
+from foredraft.types import Batch, SamplingParams, Sequence, StepReport
+from foredraft.verify import Verdict, verify
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """Decodes requests with one target and at most one drafter (None: plainly).
+
+    num_speculative_tokens  most draft nodes per sequence and step
+    kv_room                 cached tokens over all sequences (None: as many as the slots can hold)
+    seed                    makes the seeds of requests without one reproducible
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None = None,
+        *,
+        num_speculative_tokens: int = 0,
+        max_batched_tokens: int = 512,
+        kv_room: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.num_speculative_tokens = num_speculative_tokens if drafter else 0
+        self.kv_room = kv_room or target.cache.slots * (target.max_model_len + self.num_speculative_tokens)
+        self.scheduler = Scheduler(
+            target.cache,
+            max_batched_tokens=max_batched_tokens,
+            kv_room=self.kv_room,
+            draft_room=self.num_speculative_tokens,
+            on_admit=self._admitted,
+            on_leave=self._left,
+        )
+        self.report = StepReport("off", 0, 0, 0, 0)
+        self._requests: dict[str, Request] = {}
+        self._choices: dict[int, Choice] = {}
+        self._ids = itertools.count()
+        self._seeds = random.Random(seed)
+        if drafter is not None:
+            drafter.bind(target)
+
+    @property
+    def idle(self) -> bool:
+        return self.scheduler.idle
+
+    def add(
+        self,
+        prompt: Collection[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        text: str | None = None,
+        prediction: Collection[int] = (),
+    ) -> Request:
+        """Queue a request. Raises RequestError or CapacityError if it can't be served; nothing else is affected."""
+        tokens = list(prompt)
+        check_request(tokens, params, self.target, self.kv_room - self.num_speculative_tokens)
+        request = Request(request_id or f"request-{next(self._ids)}", text, tokens, params)
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
+        for choice in range(params.n):
+            sequence = Sequence(
+                next(self._ids), params, list(tokens), len(tokens), seed, choice, request.id, tuple(prediction)
+            )
+            request.add_choice(sequence, self.target, self._draft_limit(params))
+            self._choices[sequence.id] = request.choices[-1]
+            self.scheduler.add(sequence)
+        self._requests[request.id] = request
+        return request
+
+    def abort(self, request_id: str) -> list[Delta]:
+        """Stop a request wherever it is; unknown and finished ones are ignored."""
+        request = self._requests.pop(request_id, None)
+        open_choices = [choice for choice in request.choices if not choice.output.finished] if request else []
+        for choice in open_choices:
+            self._close(choice.sequence)
+        return [choice.abort() for choice in open_choices]
+
+    @torch.inference_mode()
+    def step(self) -> list[Delta]:
+        """One pass of the target, and what it added to each sequence that emitted tokens."""
+        began = time.perf_counter()
+        batch = self.scheduler.schedule()
+        if not batch.chunks:
+            return []
+        sequences = batch.decoding
+
+        drafting = time.perf_counter()
+        tree = self._propose(sequences)
+        verifying = time.perf_counter()
+        output = self.target.forward(batch, tree, self._taps)
+        verified = time.perf_counter()
+
+        rows = rows_of(sequences, tree, self.target.eos_token_ids)
+        picks = _by_sequence(pick(output.logits, rows).cpu(), tree)  # the one point where the host waits for the device
+        verdict = verify(tree, picks)
+        logprobs = emitted_logprobs(output.logits, rows, verdict)
+        features = self._commit(batch, tree, picks, verdict, output)
+        deltas = self._advance(sequences, tree, verdict, logprobs)
+
+        committing = time.perf_counter()
+        if self.drafter is not None and features is not None:
+            self.drafter.commit(sequences, verdict, features)
+        for sequence in sequences:
+            if sequence.finish_reason is not None:
+                self._close(sequence)
+        ended = time.perf_counter()
+
+        self.report = _report(self._method, batch, tree, verdict, output)
+        self.report.draft_seconds = verifying - drafting + ended - committing
+        self.report.verify_seconds = verified - verifying
+        self.report.host_seconds = ended - began - self.report.draft_seconds - self.report.verify_seconds
+        return deltas
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless the cache holds exactly the running sequences' tokens."""
+        running = self.scheduler.running
+        self.target.cache.check_integrity(
+            {sequence.slot: sequence.tokens[: sequence.cached] for sequence in running if sequence.slot is not None}
+        )
+
+    @property
+    def _method(self) -> str:
+        return type(self.drafter).__name__.lower() if self.drafter else "off"
+
+    @property
+    def _taps(self) -> tuple[int, ...]:
+        return self.drafter.wants.layers if self.drafter else ()
+
+    def _draft_limit(self, params: SamplingParams) -> int:
+        if not params.speculative:
+            return 0
+        wanted = params.num_speculative_tokens
+        return self.num_speculative_tokens if wanted is None else min(wanted, self.num_speculative_tokens)
+
+    def _budget(self, sequence: Sequence) -> int:
+        """Draft nodes for a sequence: none beyond what it may still emit, or beyond the model's last position."""
+        room = self.target.max_model_len - len(sequence.tokens)
+        remaining = room if sequence.remaining is None else min(room, sequence.remaining)
+        return max(0, min(self._draft_limit(sequence.params), remaining - 1))
+
+    def _propose(self, sequences: list[Sequence]) -> TokenTree:
+        if self.drafter is None or not sequences:
+            return TokenTree.empty(len(sequences))
+        budget = [self._budget(sequence) for sequence in sequences]
+        tree = self.drafter.propose(sequences, budget).prune(budget)
+        tree.validate(self.target.vocab_size)
+        return tree
+
+    def _commit(
+        self, batch: Batch, tree: TokenTree, picks: Tensor, verdict: Verdict, output: TargetOutput
+    ) -> Features | None:
+        starts = tuple(chunk.sequence.cached for chunk in batch.chunks)
+        kept = self.target.commit(batch, verdict, output.flat)
+        if self.drafter is None:
+            return None
+        wants = self.drafter.wants
+        candidates = hidden = None
+        if wants.candidates:
+            best = output.logits.topk(wants.candidates, dim=-1).indices
+            candidates = _by_sequence(best.cpu(), tree)
+        if output.hidden.taps is not None:
+            hidden = output.hidden.taps[torch.tensor(kept)]
+        sequences = tuple(chunk.sequence for chunk in batch.chunks)
+        counts = tuple(sequence.cached - start for sequence, start in zip(sequences, starts, strict=True))
+        return Features(tree, picks, candidates, hidden, sequences, starts, counts)
+
+    def _advance(
+        self,
+        sequences: list[Sequence],
+        tree: TokenTree,
+        verdict: Verdict,
+        logprobs: list[list[dict[int, Logprob]] | None],
+    ) -> list[Delta]:
+        deltas = []
+        drafts = tree.sizes.tolist()
+        for sequence, drafted, tokens, length, values in zip(
+            sequences, drafts, verdict.tokens.tolist(), verdict.lengths.tolist(), logprobs, strict=True
+        ):
+            choice = self._choices[sequence.id]
+            delta = choice.extend(
+                tokens[:length], length - 1, self.target.eos_token_ids, self.target.max_model_len, values
+            )
+            choice.output.speculative_decoding.observe(drafted, length - 1, len(delta.token_ids))
+            deltas.append(delta)
+        return deltas
+
+    def _close(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        self._choices.pop(sequence.id, None)
+        request = self._requests.get(sequence.request_id)
+        if request is not None and all(choice.output.finished for choice in request.choices):
+            del self._requests[sequence.request_id]
+
+    def _admitted(self, sequence: Sequence) -> None:
+        if self.drafter is not None:
+            self.drafter.begin(sequence)
+
+    def _left(self, sequence: Sequence) -> None:
+        if self.drafter is not None:
+            self.drafter.end(sequence)
+
+
+def _by_sequence(values: Tensor, tree: TokenTree) -> Tensor:
+    """[R, ...] values of all rows, one sequence after the other -> [B, N + 1, ...], -1 where a row has no node."""
+    padded = values.new_full((tree.batch, tree.width + 1, *values.shape[1:]), -1)
+    padded[torch.arange(tree.width + 1) <= tree.sizes.unsqueeze(1)] = values
+    return padded
+
+
+def _report(method: str, batch: Batch, tree: TokenTree, verdict: Verdict, output: TargetOutput) -> StepReport:
+    accepted = [length - 1 for length in verdict.lengths.tolist()]
+    drafted = tree.sizes.tolist()
+    return StepReport(
+        method=method,
+        batch=len(accepted),
+        rows=output.flat.rows,
+        prompt_rows=output.flat.rows - len(accepted) - sum(drafted),
+        cached_tokens=output.flat.cached_tokens,
+        sequence_ids=[sequence.id for sequence in batch.decoding],
+        drafted=drafted,
+        accepted=accepted,
+        accepted_per_depth=[sum(count > depth for count in accepted) for depth in range(max(accepted, default=0))],
+    )

@@ -1,0 +1,176 @@
+"""`LLM`: a model and its engine behind three verbs - generate, stream, chat. The interface is vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from foredraft.engine.engine import Engine
+from foredraft.engine.open_target import EngineArgs, open_target
+from foredraft.engine.outputs import Delta, RequestOutput
+from foredraft.engine.requests import Request
+from foredraft.errors import RequestError
+from foredraft.types import SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["LLM", "Message", "Prompt"]
+
+Prompt: TypeAlias = str | list[int]
+Message: TypeAlias = Mapping[str, str]
+
+
+class LLM:
+    """Loads a model and decodes prompts with it, by speculation unless `speculative_config` is None.
+
+        llm = LLM("smollm2-135m", speculative_config={"method": "ngram", "num_speculative_tokens": 8})
+        [result] = llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=32))
+
+    `model` is a hub id, a folder, a .gguf file or an alias. Raises LoadError, ConfigError or CapacityError.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        speculative_config: Mapping[str, object] | None = None,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 16,
+        max_num_batched_tokens: int = 512,
+        kv_cache_memory_bytes: int | None = None,
+        enforce_eager: bool = False,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        offline: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        args = EngineArgs(
+            model=model,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            kv_cache_memory_bytes=kv_cache_memory_bytes,
+            enforce_eager=enforce_eager,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            offline=offline,
+            seed=seed,
+        )
+        self._start(args, speculative_config)
+
+    @classmethod
+    def from_args(cls, args: EngineArgs, speculative_config: Mapping[str, object] | None = None) -> LLM:
+        """The same from an `EngineArgs`."""
+        llm = cls.__new__(cls)
+        llm._start(args, speculative_config)
+        return llm
+
+    def _start(self, args: EngineArgs, speculative_config: Mapping[str, object] | None) -> None:
+        from foredraft.drafters.methods import build_drafter
+
+        speculation = build_drafter(dict(speculative_config)) if speculative_config is not None else None
+        opened = open_target(args)
+        self.generation_defaults = opened.generation_defaults
+        self.target = opened.target
+        self.engine = Engine(
+            opened.target,
+            speculation.drafter if speculation else None,
+            num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+            max_batched_tokens=args.max_num_batched_tokens,
+            kv_room=opened.kv_room,
+            seed=args.seed,
+        )
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer. Raises RequestError if it has none."""
+        if self.target.tokenizer is None:
+            raise RequestError(f"{self.target.name} has no tokenizer; give token ids instead of text.")
+        return self.target.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the checkpoint's generation_config.json recommends."""
+        own = self.generation_defaults
+        if own is None:
+            return SamplingParams()
+        values = {name: getattr(own, name, None) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
+        temperature = (own.temperature if own.do_sample else 0.0) if own.do_sample is not None else None
+        known = {name: value for name, value in {**values, "temperature": temperature}.items() if value is not None}
+        return replace(SamplingParams(), **known)
+
+    def generate(
+        self,
+        prompts: Prompt | list[str] | list[list[int]],
+        sampling_params: SamplingParams | Collection[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Decode all prompts together and return the results in their order.
+
+        `prompts` is a text, a list of texts, token ids or a list of token ids; `sampling_params` one for all or one for each.
+        Raises RequestError for a prompt that can't be served, before any is decoded.
+        """
+        inputs = _as_list(prompts)
+        params = _per_prompt(sampling_params or self.get_default_sampling_params(), len(inputs))
+        requests: list[Request] = []
+        try:
+            for prompt, one in zip(inputs, params, strict=True):
+                requests.append(self.add(prompt, one))
+            while not self.engine.idle:
+                self.engine.step()
+        finally:  # an error or Ctrl-C leaves nothing behind in the engine
+            for request in requests:
+                self.engine.abort(request.id)
+        return [request.result() for request in requests]
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
+        """Decode one prompt, yielding what each step added. Closing the iterator aborts the request."""
+        request = self.add(prompt, sampling_params or self.get_default_sampling_params())
+        try:
+            while not request.result().finished:
+                yield from (delta for delta in self.engine.step() if delta.request_id == request.id)
+        finally:
+            self.engine.abort(request.id)
+
+    def chat(
+        self,
+        messages: list[Message] | list[list[Message]],
+        sampling_params: SamplingParams | Collection[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Like `generate`, for one conversation or several, each a list of {"role": ..., "content": ...}."""
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        return self.generate([self.encode_chat(conversation) for conversation in conversations], sampling_params)  # type: ignore[arg-type]
+
+    def encode_chat(self, messages: Collection[Message]) -> list[int]:
+        """A conversation as token ids, by the model's chat template, ready for the model's next turn."""
+        tokenizer = self.tokenizer
+        if not tokenizer.chat_template:
+            raise RequestError(f"{self.target.name} has no chat template; give a plain prompt instead.")
+        text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    def add(self, prompt: Prompt, params: SamplingParams) -> Request:
+        """Queue one request on the engine; `generate` and `stream` are usually what you want."""
+        tokens = list(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else prompt
+        text = prompt if isinstance(prompt, str) else None
+        prediction = self.tokenizer.encode(params.prediction, add_special_tokens=False) if params.prediction else ()
+        return self.engine.add(tokens, params, text=text, prediction=prediction)
+
+
+def _as_list(prompts: Prompt | list[str] | list[list[int]]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _per_prompt(params: SamplingParams | Collection[SamplingParams], count: int) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise RequestError(f"There are {count} prompts but {len(params)} sampling_params; give one, or one for each.")
+    return list(params)

@@ -1,0 +1,102 @@
+"""From a model's name to a `Target`: loads the checkpoint, chooses the decoder, sizes the KV cache."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from foredraft.errors import CapacityError, ConfigError
+from foredraft.target.kv_cache import KVCache
+from foredraft.target.stock_decoder import StockDecoder, exact_length
+from foredraft.target.target import Target
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+__all__ = ["EngineArgs", "OpenedTarget", "open_target"]
+
+SHARE_OF_FREE_MEMORY = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineArgs:
+    """What a model runs with; names and meaning are vLLM's.
+
+    kv_cache_memory_bytes  room for keys and values (None: half of the memory that is free, at most what all slots can use)
+    enforce_eager          run the stock transformers model even where the lean decoder could
+    """
+
+    model: str
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 512
+    kv_cache_memory_bytes: int | None = None
+    enforce_eager: bool = False
+    revision: str | None = None
+    trust_remote_code: bool = False
+    offline: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("max_num_seqs", 1, 1024), ("max_num_batched_tokens", 1, 1 << 20)):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"{name} is {getattr(self, name)}; give a number from {low} to {high}.")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTarget:
+    """A target, how many tokens its cache may hold over all sequences, and the checkpoint's own sampling defaults."""
+
+    target: Target
+    kv_room: int
+    generation_defaults: GenerationConfig | None
+
+
+def open_target(args: EngineArgs) -> OpenedTarget:
+    """Load a model for decoding. Raises LoadError, ConfigError or CapacityError."""
+    from foredraft.target.loading import load_target
+
+    loaded = load_target(
+        args.model,
+        dtype=args.dtype,
+        revision=args.revision,
+        trust_remote_code=args.trust_remote_code,
+        max_model_len=args.max_model_len,
+        offline=args.offline,
+    )
+    decoder = StockDecoder(loaded.model)
+    longest = loaded.max_model_len
+    if (exact := exact_length(loaded.model.config.get_text_config())) is not None:
+        longest = min(longest, exact)
+    per_token = decoder.cache_shape.bytes_per_token(decoder.cache_dtype.itemsize)
+    room = args.max_num_seqs * longest
+    memory = args.kv_cache_memory_bytes
+    if memory is None:
+        free = _free_memory(decoder.device)
+        memory = int(free * SHARE_OF_FREE_MEMORY) if free is not None else None
+    if memory is not None:
+        room = min(room, memory // per_token)
+    if room < 2:
+        raise CapacityError(
+            f"{memory} bytes of KV cache hold {room} tokens at {per_token} bytes each; "
+            f"raise --kv-cache-memory-bytes to at least {per_token * 256}."
+        )
+    cache = KVCache(
+        decoder.cache_shape, args.max_num_seqs, decoder.cache_dtype, decoder.device, max_length=min(longest, room)
+    )
+    target = Target(decoder, cache, loaded.name, longest, loaded.eos_token_ids, loaded.tokenizer)
+    return OpenedTarget(target, room, loaded.generation_defaults)
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes, None where the system doesn't tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None

@@ -1,0 +1,237 @@
+"""From the target's logits to its picks.
+
+Each row of logits belongs to a node of a draft tree (or to its root), and every processor works on that node's own path: the committed
+tokens followed by the draft tokens down to the node. Order, names and meaning of the processors are vLLM's: min_tokens, logit bias,
+penalties, temperature, min-p, top-k, top-p.
+
+`pick` adds the request's noise and takes the best token. Greedy decoding is the same code without noise. No pick depends on which
+drafts are in the tree, only on the row's own path, which is what makes speculation exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foredraft.noise import bits, gumbel, row_key, threshold
+from foredraft.tree import TokenTree
+from foredraft.types import Sequence
+
+__all__ = ["Rows", "children", "pick", "process", "raw_logprobs", "rows_of"]
+
+SMALL_VOCABULARY = 4096
+NEAR_BEST = 8.0
+TOP_P_CANDIDATES = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The logit rows of one sequence: paths[i] are the draft tokens from below the root down to row i; the root's path is empty."""
+
+    sequence: Sequence
+    paths: Collection[tuple[int, ...]]
+    stop_ids: tuple[int, ...] = ()
+
+    def keys(self, device: torch.device) -> Tensor:
+        """[n, 1] noise keys, one per row."""
+        sequence = self.sequence
+        length = len(sequence.tokens)
+        keys = [row_key(sequence.seed, sequence.choice, length + len(path)) for path in self.paths]
+        return torch.tensor(keys, dtype=torch.int64, device=device).unsqueeze(1)
+
+
+def rows_of(batch: Collection[Sequence], tree: TokenTree, eos_token_ids: tuple[int, ...] = ()) -> list[Rows]:
+    """The rows of a verification pass: for each sequence its root, then the nodes of its tree in order."""
+    result = []
+    for sequence, tokens, parents in zip(batch, tree.tokens.tolist(), tree.parents.tolist(), strict=True):
+        paths: list[tuple[int, ...]] = [()]
+        for token, parent in zip(tokens, parents, strict=True):
+            if token >= 0:
+                paths.append((*paths[parent + 1], token))
+        result.append(Rows(sequence, paths, eos_token_ids))
+    return result
+
+
+def pick(logits: Tensor, rows: Collection[Rows]) -> Tensor:
+    """The target's own next token at every row.
+
+    logits [R, V] of any float type, the rows of all sequences one after the other -> [R] int64
+    """
+    picks = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
+    first = 0
+    for group in _adjacent(rows):
+        last = first + sum(len(part.paths) for part in group)
+        if _unprocessed(group[0].sequence):
+            picks[first:last] = logits[first:last].argmax(dim=-1)
+        else:
+            scores = process(logits[first:last], group[0])
+            keys = None if group[0].sequence.params.greedy else group[0].keys(logits.device)
+            picks[first:last] = _best(scores, keys)
+        first = last
+    return picks
+
+
+def children(logits: Tensor, rows: Rows, count: int) -> tuple[Tensor, Tensor]:
+    """A drafter's guess of the picks: its own logits under the same processors and the same noise.
+
+    logits [n, V] -> tokens [n, count] best first, and the log-probabilities [n, count] that the drafter gives them. A token's rank comes
+    from its perturbed score; shared noise makes drafter and target agree far more often than independent draws would.
+    """
+    scores = process(logits, rows)
+    logprobs = scores.log_softmax(dim=-1)
+    ranking = scores
+    if not rows.sequence.params.greedy:
+        tokens = torch.arange(scores.shape[-1], device=scores.device)
+        ranking = scores + gumbel(rows.keys(scores.device), tokens)
+    best = ranking.topk(min(count, scores.shape[-1]), dim=-1).indices
+    return best, logprobs.gather(-1, best)
+
+
+def process(logits: Tensor, rows: Rows) -> Tensor:
+    """Apply the request's processors: [n, V] -> [n, V] float32 (float64 stays), -inf for excluded tokens."""
+    params = rows.sequence.params
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    if _edits(rows):
+        scores = scores.clone()
+        _forbid_early_stop(scores, rows)
+        if params.logit_bias:
+            tokens = torch.tensor(list(params.logit_bias), device=scores.device)
+            scores[:, tokens] += torch.tensor(
+                list(params.logit_bias.values()), dtype=scores.dtype, device=scores.device
+            )
+        if params.penalised:
+            _penalise(scores, rows)
+    if params.greedy:
+        return scores
+    scores = scores / params.temperature if params.temperature != 1.0 else scores
+    if params.min_p > 0:
+        floor = scores.max(dim=-1, keepdim=True).values + torch.tensor(params.min_p).log().to(scores.dtype)
+        scores = scores.masked_fill(scores < floor, -torch.inf)
+    if 0 < params.top_k < scores.shape[-1]:
+        floor = scores.topk(params.top_k, dim=-1).values[:, -1:]
+        scores = scores.masked_fill(scores < floor, -torch.inf)
+    if params.top_p < 1:
+        scores = _nucleus(scores, params.top_p)
+    return scores
+
+
+def raw_logprobs(logits: Tensor) -> Tensor:
+    """Log-probabilities before any processor, vLLM's default: [R, V] -> [R, V] float32 (float64 stays)."""
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(dim=-1)
+
+
+def _adjacent(rows: Collection[Rows]) -> list[list[Rows]]:
+    """Runs of sequences that need no processing are picked together; each of the others is a group of its own."""
+    groups: list[list[Rows]] = []
+    for part in rows:
+        if groups and _unprocessed(part.sequence) and _unprocessed(groups[-1][0].sequence):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return groups
+
+
+def _unprocessed(sequence: Sequence) -> bool:
+    params = sequence.params
+    return params.greedy and not (params.logit_bias or params.penalised or sequence.output_length < params.min_tokens)
+
+
+def _edits(rows: Rows) -> bool:
+    params = rows.sequence.params
+    return bool(params.logit_bias or params.penalised or rows.sequence.output_length < params.min_tokens)
+
+
+def _forbid_early_stop(scores: Tensor, rows: Rows) -> None:
+    """min_tokens: no row that would end the text too early may pick an end token."""
+    params = rows.sequence.params
+    ends = [*params.stop_token_ids, *(() if params.ignore_eos else rows.stop_ids)]
+    if ends:
+        for row, path in enumerate(rows.paths):
+            if rows.sequence.output_length + len(path) < params.min_tokens:
+                scores[row, ends] = -torch.inf
+
+
+def _penalise(scores: Tensor, rows: Rows) -> None:
+    """Repetition penalty over prompt and output, presence and frequency penalties over the output, each row on its own path."""
+    params, sequence = rows.sequence.params, rows.sequence
+    counts = Counter(sequence.output)
+    seen = set(sequence.tokens)
+    for row, path in enumerate(rows.paths):
+        if params.repetition_penalty != 1.0:
+            tokens = torch.tensor(list(seen.union(path)), device=scores.device)
+            values = scores[row, tokens]
+            scores[row, tokens] = torch.where(
+                values > 0, values / params.repetition_penalty, values * params.repetition_penalty
+            )
+        if params.presence_penalty or params.frequency_penalty:
+            own = counts + Counter(path)
+            if own:
+                tokens = torch.tensor(list(own), device=scores.device)
+                times = torch.tensor(list(own.values()), dtype=scores.dtype, device=scores.device)
+                scores[row, tokens] -= params.frequency_penalty * times + params.presence_penalty
+
+
+def _nucleus(scores: Tensor, top_p: float) -> Tensor:
+    """Keep the smallest set of most likely tokens whose probability reaches `top_p`.
+
+    Most nuclei are small, so the best thousand tokens are tried before the whole vocabulary is sorted.
+    """
+    total = scores.logsumexp(dim=-1, keepdim=True)
+    result = torch.empty_like(scores)
+    candidates = min(TOP_P_CANDIDATES, scores.shape[-1])
+    values, indices = scores.topk(candidates, dim=-1)
+    before = _mass_before(values, total)
+    complete = before[:, -1] >= top_p
+    for row in range(scores.shape[0]):
+        row_before, row_values, row_indices = before[row], values[row], indices[row]
+        if not complete[row]:
+            row_values, row_indices = scores[row].sort(descending=True, stable=True)
+            row_before = _mass_before(row_values, total[row])
+        kept = row_before < top_p
+        kept[0] = True
+        result[row] = -torch.inf
+        result[row, row_indices[kept]] = row_values[kept]
+    return result
+
+
+def _mass_before(values: Tensor, total: Tensor) -> Tensor:
+    probabilities = (values - total).exp()
+    return probabilities.cumsum(dim=-1) - probabilities
+
+
+def _best(scores: Tensor, keys: Tensor | None) -> Tensor:
+    """argmax of scores plus noise, per row."""
+    if keys is None:
+        return scores.argmax(dim=-1)
+    if scores.shape[-1] <= SMALL_VOCABULARY:
+        tokens = torch.arange(scores.shape[-1], device=scores.device)
+        return (scores + gumbel(keys, tokens)).argmax(dim=-1)
+    return _best_of_many(scores, keys)
+
+
+def _best_of_many(scores: Tensor, keys: Tensor) -> Tensor:
+    """The same for a large vocabulary: noise is bounded, so most tokens can be ruled out by their hash alone.
+
+    Tokens near the best logit are scored first; any other one can only win with noise above a threshold, which few have.
+    """
+    tokens = torch.arange(scores.shape[-1], device=scores.device)
+    top = scores.max(dim=-1, keepdim=True).values
+    winners = []
+    for row in range(scores.shape[0]):
+        near = (scores[row] > top[row] - NEAR_BEST).nonzero().squeeze(1)
+        near_scores = scores[row, near] + gumbel(keys[row : row + 1], near)[0]
+        lead = near_scores.max()
+        noise_bits = bits(keys[row : row + 1], tokens)[0]
+        far = (
+            ((noise_bits >= threshold(lead - (top[row, 0] - NEAR_BEST))) & (scores[row] <= top[row] - NEAR_BEST))
+            .nonzero()
+            .squeeze(1)
+        )
+        candidates = torch.cat([near, far]).sort().values
+        total = scores[row, candidates] + gumbel(keys[row : row + 1], candidates)[0]
+        winners.append(candidates[total.argmax()])
+    return torch.stack(winners)

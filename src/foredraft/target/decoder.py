@@ -1,0 +1,51 @@
+"""What a way through the target must offer: the stock transformers model and the lean decoder both do.
+
+A decoder runs a flat pass against the KV cache. It appends the keys and values of every row before attending, so that rows of the same
+pass see each other along their paths.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from foredraft.target.flat_pass import FlatPass
+from foredraft.target.kv_cache import CacheShape, KVCache
+
+__all__ = ["Decoder", "Hidden"]
+
+
+class Hidden(NamedTuple):
+    """last [T, H] after the final norm; taps [T, L, H], the residual stream at the tapped boundaries (None: no taps).
+
+    Boundary k is the input of layer k (0: the embeddings), -1 the state after the final norm.
+    """
+
+    last: Tensor
+    taps: Tensor | None
+
+
+class Decoder(Protocol):
+    """One implementation of the target's forward pass."""
+
+    cache_shape: CacheShape
+    cache_dtype: torch.dtype
+    vocab_size: int
+    hidden_size: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+        """Run the layers over all rows, writing keys and values to `cache`."""
+        ...
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """[R, H] after the final norm -> logits [R, V]."""
+        ...
+
+    def truncated(self, layers: int) -> Decoder:
+        """The same model with its first `layers` layers, then its own final norm and head; weights are shared."""
+        ...

@@ -1,0 +1,93 @@
+"""Where the compiled pass finds things: the fields of the tables of addresses and sizes that it is called with.
+
+Compiled code takes plain int64 tables, so there is one signature for every model and format, and calling it costs a microsecond. Whoever
+fills a table keeps the arrays alive that it points to.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+INT8, BFLOAT16, FLOAT32 = 0, 1, 2
+"""Weight formats; the last two are formats of the KV cache and of an embedding table as well."""
+
+PANEL = 48
+"""Columns of a weight matrix that are stored and computed together."""
+
+KEY_BLOCK = 64
+"""Positions that attention handles together; blocks start at multiples of it."""
+
+(
+    FORMAT,  # of the weights
+    CACHE_FORMAT,
+    ROWS,  # T
+    HIDDEN,
+    HEADS,
+    KV_HEADS,
+    HEAD_DIM,
+    INTERMEDIATE,
+    LAYERS,
+    VOCABULARY,
+    CAPACITY,  # of a cache slot
+    TOKENS,  # int64 [T]
+    POSITIONS,  # int64 [T]
+    RESIDUAL,  # float32 [T, H]
+    PROJECTED,  # float32 [T, (heads + 2 kv_heads) D], then the attention's output
+    INNER,  # float32 [T, I]
+    WORDS,  # [T, WORD_BYTES] rows of the next product in its format
+    WORD_BYTES,
+    ROW_SCALE,  # float32 [T], int8 only
+    ROW_SUM,  # int64 [T], int8 only
+    QUERIES,  # [T, heads, D] in the cache's format
+    ROPE,  # float32 [positions, 2, D / 2]: cosines, sines
+    ROW_SLOT,  # int64 [T]
+    ROW_ENTRY,  # int64 [T], the cache entry that the row writes
+    STRAIGHT,  # int64 [T], leading positions whose cache entry is the position itself
+    LENGTH,  # int64 [T], positions that the row sees
+    TAIL,  # int64 [T, TAIL_WIDTH], the entries of the remaining positions
+    TAIL_WIDTH,
+    UNITS,  # int64 [units, 2]: first row and rows of what attention computes together
+    UNIT_COUNT,
+    SCRATCH,  # [threads, SCRATCH_BYTES]
+    SCRATCH_BYTES,
+    EMBEDDING,
+    EMBEDDING_FORMAT,  # INT8: look tokens up in the packed head
+    FINAL_NORM,
+    LAST,  # float32 [T, H]
+    TAPS,  # float32 [T, TAP_COUNT, H]
+    TAP_COUNT,
+    HEAD,  # packed
+    HEAD_SCALE,
+    LOGITS,  # float32 [R, V]
+    STEPS,  # [stages, threads + 1] counters of a cache line each
+    THREADS,
+    PROJECTS,  # 1: only the head
+    PLAN_FIELDS,
+) = range(45)
+
+EPSILON, SCORE_SCALE, EMBEDDING_SCALE, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
+
+(
+    QKV,
+    QKV_SCALE,
+    QKV_BIAS,
+    OUT,
+    OUT_SCALE,
+    OUT_BIAS,
+    UP,  # panels of 24 gate columns and the 24 up columns that they gate
+    UP_SCALE,
+    UP_BIAS,
+    DOWN,
+    DOWN_SCALE,
+    DOWN_BIAS,
+    ATTENTION_NORM,
+    MLP_NORM,
+    QUERY_NORM,
+    KEY_NORM,
+    WINDOW,
+    ROTATES,
+    KEYS,
+    VALUES,
+    TAP,
+    LAYER_FIELDS,
+) = range(22)

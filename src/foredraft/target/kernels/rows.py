@@ -1,0 +1,122 @@
+"""What is computed row by row between the products: norms, conversions to the product's format, rotary positions, activation.
+
+A function here reads one row and writes one row, always in the same order.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from numba import carray, float32, int32, njit, uint32
+
+from foredraft.target.kernels.layout import BFLOAT16, INT8
+from foredraft.target.kernels.vectors import bits_of, bytes_at, float_of, floats_at, halves_at, nearest, words_at
+
+__all__ = ["as_bfloat16", "convert_row", "copy_row", "exponential", "normalise", "rotate", "store_row"]
+
+REORDER = {"reassoc", "contract", "nnan", "nsz"}
+"""Lets a sum over a row be split among vector lanes: the same split for every row, since the code is the same."""
+
+LOG2E = float32(1.44269504088896341)
+LN2_HIGH, LN2_LOW = float32(0.693359375), float32(-2.12194440e-4)
+
+
+@njit(inline="always")
+def exponential(x):  # type: ignore[no-untyped-def]
+    """e**x in float32, to about 2 units in the last place, 0 below -87; vectorises (the polynomial of Cephes' expf)."""
+    x = min(max(x, float32(-87.5)), float32(88.0))
+    whole = nearest(x * LOG2E)
+    rest = x - whole * LN2_HIGH - whole * LN2_LOW
+    y = float32(1.9875691500e-4)
+    y = y * rest + float32(1.3981999507e-3)
+    y = y * rest + float32(8.3334519073e-3)
+    y = y * rest + float32(4.1665795894e-2)
+    y = y * rest + float32(1.6666665459e-1)
+    y = y * rest + float32(5.0000001201e-1)
+    y = y * rest * rest + rest + float32(1.0)
+    power = float_of(uint32((int32(whole) + int32(127)) << int32(23)))
+    return y * power if x > float32(-87.0) else float32(0.0)
+
+
+@njit(inline="always")
+def as_bfloat16(value):  # type: ignore[no-untyped-def]
+    """The bits of the nearest bfloat16, ties to even."""
+    bits = bits_of(value)
+    return (bits + uint32(0x7FFF) + ((bits >> uint32(16)) & uint32(1))) >> uint32(16)
+
+
+@njit(fastmath=REORDER)
+def inverse_rms(source, size, epsilon):  # type: ignore[no-untyped-def]
+    x = carray(floats_at(source), (size,))
+    total = float32(0.0)
+    for i in range(size):
+        total += x[i] * x[i]
+    return float32(1.0) / float32(sqrt(total / float32(size) + epsilon))
+
+
+@njit
+def normalise(source, weight, size, epsilon, target):  # type: ignore[no-untyped-def]
+    """Root-mean-square norm of a float32 row; source and target may be the same row."""
+    factor = inverse_rms(source, size, epsilon)
+    x, w, y = carray(floats_at(source), (size,)), carray(floats_at(weight), (size,)), carray(floats_at(target), (size,))
+    for i in range(size):
+        y[i] = x[i] * factor * w[i]
+
+
+@njit(fastmath=REORDER)
+def largest(source, size):  # type: ignore[no-untyped-def]
+    x = carray(floats_at(source), (size,))
+    top = float32(0.0)
+    for i in range(size):
+        top = max(top, abs(x[i]))
+    return top
+
+
+@njit
+def store_row(source, size, target, narrow):  # type: ignore[no-untyped-def]
+    """Copy a float32 row, as bfloat16 if `narrow`."""
+    x = carray(floats_at(source), (size,))
+    if narrow:
+        half = carray(halves_at(target), (size,))
+        for i in range(size):
+            half[i] = as_bfloat16(x[i])
+    else:
+        copy_row(source, size, target)
+
+
+@njit
+def copy_row(source, words, target):  # type: ignore[no-untyped-def]
+    x, y = carray(words_at(source), (words,)), carray(words_at(target), (words,))
+    for i in range(words):
+        y[i] = x[i]
+
+
+@njit
+def convert_row(weight_format, source, size, target, scale, row_sum):  # type: ignore[no-untyped-def]
+    """A float32 row to the product's format; int8 rows get their scale and the sum of their entries (addresses)."""
+    if weight_format != INT8:
+        store_row(source, size, target, weight_format == BFLOAT16)
+        return
+    top = largest(source, size)
+    inverse = float32(127.0) / top if top > float32(1e-30) else float32(0.0)
+    x, y = carray(floats_at(source), (size,)), carray(bytes_at(target), (size,))
+    total = int32(0)
+    for i in range(size):
+        level = int32(nearest(x[i] * inverse))
+        total += level
+        y[i] = level
+    carray(floats_at(scale), (1,))[0] = top / float32(127.0)
+    carray(words_at(row_sum), (1,))[0] = uint32(total)
+
+
+@njit
+def rotate(head, rope, size):  # type: ignore[no-untyped-def]
+    """Rotary position of one head's query or key, in place; rope points to the position's cosines and sines."""
+    half = size // 2
+    x = carray(floats_at(head), (size,))
+    table = carray(floats_at(rope), (size,))
+    for i in range(half):
+        low, high = x[i], x[i + half]
+        cosine, sine = table[i], table[i + half]
+        x[i] = low * cosine - high * sine
+        x[i + half] = high * cosine + low * sine

@@ -1,0 +1,103 @@
+"""What a pass does to one row, or to one unit of attention, read from the plan's tables."""
+
+from __future__ import annotations
+
+from numba import carray, float32, int64, njit, uint32
+
+from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.attention import attend
+from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
+from foredraft.target.kernels.rows import convert_row, normalise, rotate, store_row
+from foredraft.target.kernels.vectors import bytes_at, float_of, floats_at, halves_at, longs_at
+
+__all__ = ["attend_unit", "embed", "norm_row", "place_row"]
+
+
+@njit
+def norm_row(plan, row, weight, epsilon, scratch):  # type: ignore[no-untyped-def]
+    hidden = plan[at.HIDDEN]
+    normalise(plan[at.RESIDUAL] + 4 * row * hidden, weight, hidden, epsilon, scratch)
+    target = plan[at.WORDS] + row * plan[at.WORD_BYTES]
+    convert_row(plan[at.FORMAT], scratch, hidden, target, plan[at.ROW_SCALE] + 4 * row, plan[at.ROW_SUM] + 4 * row)
+
+
+@njit
+def embed(plan, row, factor):  # type: ignore[no-untyped-def]
+    """The token's embedding; a tied one is a column of the packed head."""
+    hidden, table = plan[at.HIDDEN], plan[at.EMBEDDING]
+    token = carray(longs_at(plan[at.TOKENS]), (plan[at.ROWS],))[row]
+    x = carray(floats_at(plan[at.RESIDUAL] + 4 * row * hidden), (hidden,))
+    if plan[at.EMBEDDING_FORMAT] == BFLOAT16:
+        half = carray(halves_at(table + 2 * token * hidden), (hidden,))
+        for i in range(hidden):
+            x[i] = widen(half[i]) * factor
+        return
+    if plan[at.EMBEDDING_FORMAT] == at.FLOAT32:
+        full = carray(floats_at(table + 4 * token * hidden), (hidden,))
+        for i in range(hidden):
+            x[i] = full[i] * factor
+        return
+    panel, column = token // PANEL, token % PANEL
+    if plan[at.FORMAT] == INT8:
+        levels = carray(bytes_at(plan[at.HEAD] + panel * hidden * PANEL), (hidden // 4, PANEL, 4))
+        level = carray(floats_at(plan[at.HEAD_SCALE]), (plan[at.VOCABULARY],))[token] * factor
+        for i in range(hidden):
+            x[i] = (
+                float32(int64(levels[i >> 2, column, i & 3]) - (128 if levels[i >> 2, column, i & 3] >= 0 else -128))
+                * level
+            )
+    elif plan[at.FORMAT] == BFLOAT16:
+        halves = carray(halves_at(plan[at.HEAD] + 2 * panel * hidden * PANEL), (hidden // 2, PANEL, 2))
+        for i in range(hidden):
+            x[i] = widen(halves[i >> 1, column, i & 1]) * factor
+    else:
+        floats = carray(floats_at(plan[at.HEAD] + 4 * panel * hidden * PANEL), (hidden, PANEL))
+        for i in range(hidden):
+            x[i] = floats[i, column] * factor
+
+
+@njit(inline="always")
+def widen(half):  # type: ignore[no-untyped-def]
+    return float_of(uint32(half) << uint32(16))
+
+
+@njit
+def place_row(plan, layer, row, epsilon):  # type: ignore[no-untyped-def]
+    """Norm and rotate the row's queries and keys; queries to QUERIES, key and value to the row's cache entry."""
+    heads, kv_heads, head_dim, rows = plan[at.HEADS], plan[at.KV_HEADS], plan[at.HEAD_DIM], plan[at.ROWS]
+    narrow = plan[at.CACHE_FORMAT] == BFLOAT16
+    size = head_dim * (2 if narrow else 4)
+    base = plan[at.PROJECTED] + 4 * row * (heads + 2 * kv_heads) * head_dim
+    rope = plan[at.ROPE] + 4 * head_dim * carray(longs_at(plan[at.POSITIONS]), (rows,))[row]
+    slot = carray(longs_at(plan[at.ROW_SLOT]), (rows,))[row]
+    entry = carray(longs_at(plan[at.ROW_ENTRY]), (rows,))[row]
+    for head in range(heads + 2 * kv_heads):
+        source = base + 4 * head * head_dim
+        is_query, is_key = head < heads, heads <= head < heads + kv_heads
+        if is_query or is_key:
+            norm = layer[at.QUERY_NORM] if is_query else layer[at.KEY_NORM]
+            if norm:
+                normalise(source, norm, head_dim, epsilon, source)
+            if layer[at.ROTATES]:
+                rotate(source, rope, head_dim)
+        if is_query:
+            target = plan[at.QUERIES] + (row * heads + head) * size
+        else:
+            cache = layer[at.KEYS] if is_key else layer[at.VALUES]
+            target = cache + ((slot * kv_heads + (head - heads) % kv_heads) * plan[at.CAPACITY] + entry) * size
+        store_row(source, head_dim, target, narrow)
+
+
+@njit
+def attend_unit(plan, layer, first, rows, kv_head, score_scale, scratch):  # type: ignore[no-untyped-def]
+    heads, kv_heads, head_dim = plan[at.HEADS], plan[at.KV_HEADS], plan[at.HEAD_DIM]
+    group = heads // kv_heads
+    size = head_dim * (2 if plan[at.CACHE_FORMAT] == BFLOAT16 else 4)
+    slot = carray(longs_at(plan[at.ROW_SLOT]), (plan[at.ROWS],))[first]
+    cache = (slot * kv_heads + kv_head) * plan[at.CAPACITY] * size
+    stride = 4 * (heads + 2 * kv_heads) * head_dim
+    attend(
+        plan[at.CACHE_FORMAT], first, rows, group, head_dim, layer[at.KEYS] + cache, layer[at.VALUES] + cache,
+        plan[at.QUERIES] + (first * heads + kv_head * group) * size, heads * size, plan[at.STRAIGHT], plan[at.LENGTH], plan[at.TAIL],
+        plan[at.TAIL_WIDTH], layer[at.WINDOW], score_scale, plan[at.PROJECTED] + first * stride + 4 * kv_head * group * head_dim, stride, scratch,
+    )  # fmt: skip

@@ -1,0 +1,373 @@
+"""Compiled primitives that numba lacks: raw memory, atomics, and the register tile of a matrix product in LLVM's vector instructions.
+
+The register tile is where the time goes. It multiplies up to 8 rows by 16 x `width` columns, `word` by word: a word is four bytes, that is four
+int8, two bfloat16 or one float32 numbers along the reduced dimension. The order of the sum over words is fixed and the same for every row
+count, so a row's result has the same bits whichever rows share the tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding
+import llvmlite.ir as ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = [
+    "add_atomically",
+    "bits_of",
+    "bytes_at",
+    "float_of",
+    "floats_at",
+    "halves_at",
+    "load_acquire",
+    "longs_at",
+    "multiply_bf16",
+    "multiply_f32",
+    "multiply_int8",
+    "nearest",
+    "prefetch",
+    "relax",
+    "score_bf16",
+    "score_f32",
+    "sum_lanes",
+    "transpose_words",
+    "weigh_bf16",
+    "weigh_f32",
+    "words_at",
+]
+
+LANES = 16
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F32 = ir.FloatType()
+INTS = ir.VectorType(I32, LANES)
+FLOATS = ir.VectorType(F32, LANES)
+BYTES = ir.VectorType(I8, 4 * LANES)
+HALVES = ir.VectorType(I16, LANES)
+
+
+def _features() -> dict[str, bool]:
+    return dict(llvmlite.binding.get_host_cpu_features())
+
+
+def _pointer(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, I8.as_pointer())
+
+
+def _offset(builder: Any, address: Any, stride: Any, times: int) -> Any:
+    return builder.add(address, builder.mul(stride, ir.Constant(I64, times))) if times else address
+
+
+def _load(builder: Any, address: Any, kind: Any, align: int = 4) -> Any:
+    value = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    value.align = align
+    return value
+
+
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 4
+
+
+def _splat(builder: Any, value: Any, kind: Any) -> Any:
+    lane = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(I32, 0))
+    return builder.shuffle_vector(lane, ir.Constant(kind, ir.Undefined), ir.Constant(INTS, [0] * LANES))
+
+
+def _call(builder: Any, name: str, kind: Any, arguments: list[Any]) -> Any:
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(kind, [value.type for value in arguments]), name
+    )
+    return builder.call(function, arguments)
+
+
+# ---- one step of the register tile: accumulator += activation word * 16 weight words
+
+
+def _step_int8(builder: Any, total: Any, row: Any, column: Any) -> Any:
+    """Four products of a signed activation and an unsigned weight (its int8 plus 128), summed exactly in 32 bits."""
+    if _features().get("avx512vnni"):
+        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, [total, column, row])
+    for shift in range(4):  # exact as well: the sums are integers
+        weight = builder.and_(builder.lshr(column, _constant(8 * shift)), _constant(255))
+        activation = builder.ashr(builder.shl(row, _constant(24 - 8 * shift)), _constant(24))
+        total = builder.add(total, builder.mul(weight, activation))
+    return total
+
+
+def _step_bf16(builder: Any, total: Any, row: Any, column: Any) -> Any:
+    """Two products of bfloat16 numbers."""
+    if _features().get("avx512bf16"):
+        return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [total, column, row])
+    for high in (False, True):
+        weight, activation = (
+            builder.bitcast(builder.and_(word, _constant(-65536)) if high else builder.shl(word, _constant(16)), FLOATS)
+            for word in (column, row)
+        )
+        total = _call(builder, "llvm.fma.v16f32", FLOATS, [weight, activation, total])
+    return total
+
+
+def _step_f32(builder: Any, total: Any, row: Any, column: Any) -> Any:
+    return _call(
+        builder, "llvm.fma.v16f32", FLOATS, [builder.bitcast(row, FLOATS), builder.bitcast(column, FLOATS), total]
+    )
+
+
+def _constant(value: int) -> Any:
+    return ir.Constant(INTS, [value] * LANES)
+
+
+def _wide_column(builder: Any, address: Any, vector: int) -> Any:
+    return _load(builder, builder.add(address, ir.Constant(I64, 64 * vector)), INTS)
+
+
+def _half_column(builder: Any, address: Any, vector: int) -> Any:
+    """Sixteen bfloat16 numbers as float32."""
+    half = _load(builder, builder.add(address, ir.Constant(I64, 32 * vector)), HALVES, 2)
+    return builder.bitcast(builder.shl(builder.zext(half, INTS), _constant(16)), FLOATS)
+
+
+def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, column: Any, accumulate: bool) -> Any:
+    """name(a, a_stride, w, w_stride, c, c_stride, words): c[rows, 16 * width] (+)= a[rows, words] . w[words, 16 * width], strides in bytes."""
+    symbol = f"foredraft_{name}_{rows}x{width}"
+    if symbol in module.globals:
+        return module.globals[symbol]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 7), symbol)
+    function.linkage = "internal"
+    a, a_stride, w, w_stride, c, c_stride, words = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    kind = INTS if step is _step_int8 else FLOATS
+    cells = [(row, vector) for row in range(rows) for vector in range(width)]
+    outputs = {}
+    for row, vector in cells:
+        outputs[row, vector] = builder.add(_offset(builder, c, c_stride, row), ir.Constant(I64, 64 * vector))
+    starts = {cell: _load(builder, outputs[cell], kind) if accumulate else ir.Constant(kind, None) for cell in cells}
+    row_addresses = [_offset(builder, a, a_stride, row) for row in range(rows)]
+    entry, loop, done = builder.block, function.append_basic_block("loop"), function.append_basic_block("done")
+    builder.cbranch(builder.icmp_signed(">", words, ir.Constant(I64, 0)), loop, done)
+
+    builder.position_at_end(loop)
+    index, at = builder.phi(I64), builder.phi(I64)
+    index.add_incoming(ir.Constant(I64, 0), entry)
+    at.add_incoming(w, entry)
+    totals = {cell: builder.phi(kind) for cell in cells}
+    columns = [column(builder, at, vector) for vector in range(width)]
+    place = builder.shl(index, ir.Constant(I64, 2))
+    sums = {}
+    for row in range(rows):
+        word = _splat(builder, _load(builder, builder.add(row_addresses[row], place), I32), INTS)
+        for vector in range(width):
+            totals[row, vector].add_incoming(starts[row, vector], entry)
+            sums[row, vector] = step(builder, totals[row, vector], word, columns[vector])
+    following = builder.add(index, ir.Constant(I64, 1))
+    index.add_incoming(following, loop)
+    at.add_incoming(builder.add(at, w_stride), loop)
+    for cell in cells:
+        totals[cell].add_incoming(sums[cell], loop)
+    builder.cbranch(builder.icmp_signed("<", following, words), loop, done)
+
+    builder.position_at_end(done)
+    for cell in cells:
+        result = builder.phi(kind)
+        result.add_incoming(starts[cell], entry)
+        result.add_incoming(sums[cell], loop)
+        outputs[cell] = (outputs[cell], result)
+    for address, result in outputs.values():
+        _store(builder, result, address)
+    builder.ret_void()
+    return function
+
+
+def _tile(
+    name: str, max_rows: int, widths: tuple[int, ...], step: Any, column: Any = _wide_column, accumulate: bool = False
+) -> Any:
+    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words) that calls the tile function for that many rows."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def tile(
+        typingctx: Any,
+        rows: Any,
+        width: Any,
+        a: Any,
+        a_stride: Any,
+        w: Any,
+        w_stride: Any,
+        c: Any,
+        c_stride: Any,
+        words: Any,
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            selected = builder.add(builder.mul(arguments[1], ir.Constant(I64, 16)), arguments[0])
+            end = builder.append_basic_block("tile.end")
+            switch = builder.switch(selected, end)
+            for width in widths:
+                for rows in range(1, max_rows + 1):
+                    block = builder.append_basic_block("tile.case")
+                    switch.add_case(ir.Constant(I64, 16 * width + rows), block)
+                    with builder.goto_block(block):
+                        builder.call(
+                            _tile_function(builder.module, name, rows, width, step, column, accumulate), arguments[2:]
+                        )
+                        builder.branch(end)
+            builder.position_at_end(end)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), generate
+
+    return tile
+
+
+multiply_int8 = _tile("multiply_int8", 8, (3,), _step_int8)
+multiply_bf16 = _tile("multiply_bf16", 8, (3,), _step_bf16)
+multiply_f32 = _tile("multiply_f32", 8, (3,), _step_f32)
+score_bf16 = _tile("score_bf16", 6, (4,), _step_bf16)
+score_f32 = _tile("score_f32", 6, (4,), _step_f32)
+weigh_bf16 = _tile("weigh_bf16", 6, (1, 4), _step_f32, _half_column, accumulate=True)
+weigh_f32 = _tile("weigh_f32", 6, (1, 4), _step_f32, _wide_column, accumulate=True)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def transpose_words(typingctx: Any, source: Any, source_stride: Any, target: Any, target_stride: Any) -> Any:
+    """Sixteen rows of sixteen words to sixteen columns; addresses and strides in bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, source_stride, target, target_stride = arguments
+        rows = [_load(builder, _offset(builder, source, source_stride, row), INTS) for row in range(LANES)]
+        for distance in (8, 4, 2, 1):  # swap the off-diagonal blocks of that size
+            for low in range(LANES):
+                if low & distance:
+                    continue
+                high = low + distance
+                first = [lane if not lane & distance else lane - distance + LANES for lane in range(LANES)]
+                second = [lane + distance if not lane & distance else lane + LANES for lane in range(LANES)]
+                top, bottom = rows[low], rows[high]
+                rows[low] = builder.shuffle_vector(top, bottom, ir.Constant(INTS, first))
+                rows[high] = builder.shuffle_vector(top, bottom, ir.Constant(INTS, second))
+        for row in range(LANES):
+            _store(builder, rows[row], _offset(builder, target, target_stride, row))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def sum_lanes(typingctx: Any, address: Any, vectors: Any) -> Any:
+    """Sum of 16 * `vectors` float32: lane by lane, then the lanes pairwise, so that trailing zeros change nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        total = cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None))
+        with cgutils.for_range(builder, arguments[1], intp=I64) as loop:
+            vector = _load(builder, builder.add(arguments[0], builder.shl(loop.index, ir.Constant(I64, 6))), FLOATS)
+            builder.store(builder.fadd(builder.load(total), vector), total)
+        lanes = builder.load(total)
+        for distance in (8, 4, 2, 1):
+            other = builder.shuffle_vector(
+                lanes, lanes, ir.Constant(INTS, [(lane + distance) % LANES for lane in range(LANES)])
+            )
+            lanes = builder.fadd(lanes, other)
+        return builder.extract_element(lanes, ir.Constant(I32, 0))
+
+    return types.float32(types.int64, types.int64), generate
+
+
+# ---- memory
+
+
+def _view(kind: Any) -> Any:
+    """An intrinsic (address) -> typed pointer, to be made an array by carray."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def view(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return view
+
+
+bytes_at, halves_at, words_at, floats_at, longs_at = (
+    _view(kind) for kind in (types.int8, types.uint16, types.uint32, types.float32, types.int64)
+)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def add_atomically(typingctx: Any, address: Any, amount: Any) -> Any:
+    """The old value of the int64 at `address`, which grows by `amount`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(arguments[0], I64.as_pointer()), arguments[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_acquire(typingctx: Any, address: Any) -> Any:
+    """The int64 at `address`, with everything written before it visible."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(arguments[0], I64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def relax(typingctx: Any) -> Any:
+    """Tell the core that this is a spin loop."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if _features().get("sse2"):
+            _call(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at `address` in the second-level cache; any address is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(builder, arguments[0])
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32]), "llvm.prefetch.p0"
+        )
+        builder.call(function, [pointer, ir.Constant(I32, 0), ir.Constant(I32, 2), ir.Constant(I32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+# ---- numbers
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of(typingctx: Any, value: Any) -> Any:
+    """The bits of a float32 as uint32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], I32)
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def float_of(typingctx: Any, bits: Any) -> Any:
+    """The float32 with these 32 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], F32)
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def nearest(typingctx: Any, value: Any) -> Any:
+    """The nearest whole float32, halves to even."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _call(builder, "llvm.rint.f32", F32, [arguments[0]])
+
+    return types.float32(types.float32), generate

@@ -1,0 +1,182 @@
+"""Keys and values of everything computed so far, in slots.
+
+A slot belongs to one sequence at a time and holds its tokens' keys and values in order of position. Buffers grow by doubling; what is
+reserved but never written costs address space only (pages are touched on first use). A freed slot keeps its content, and `claim`
+starts a new sequence from the longest common prefix of any slot, copying it when that slot is still in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from foredraft.errors import CapacityError
+
+__all__ = ["CacheShape", "KVCache"]
+
+FIRST_CAPACITY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """Per layer: key/value heads and their sizes."""
+
+    kv_heads: tuple[int, ...]
+    key_dim: tuple[int, ...]
+    value_dim: tuple[int, ...]
+
+    @property
+    def layers(self) -> int:
+        return len(self.kv_heads)
+
+    def bytes_per_token(self, element_size: int) -> int:
+        return element_size * sum(
+            heads * (key + value) for heads, key, value in zip(self.kv_heads, self.key_dim, self.value_dim, strict=True)
+        )
+
+
+@dataclass(slots=True)
+class _Slot:
+    """tokens: ids whose keys and values are valid, in order; busy: owned by a sequence; used: when it was last owned."""
+
+    tokens: list[int] = field(default_factory=list)
+    busy: bool = False
+    used: int = 0
+
+
+class KVCache:
+    """keys[layer], values[layer]: [slots, kv_heads, capacity, dim], contiguous."""
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        max_length: int = 1 << 30,
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.max_length = max_length
+        self.capacity = 0
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self._slots = [_Slot() for _ in range(slots)]
+        self._clock = 0
+        self.reserve(min(FIRST_CAPACITY, max_length))
+
+    @property
+    def slots(self) -> int:
+        return len(self._slots)
+
+    @property
+    def free_slots(self) -> int:
+        return sum(not slot.busy for slot in self._slots)
+
+    def tokens(self, slot: int) -> list[int]:
+        """The token ids whose keys and values `slot` holds."""
+        return self._slots[slot].tokens
+
+    def claim(self, tokens: Sequence[int]) -> tuple[int, int] | None:
+        """A free slot for a sequence that starts with `tokens`, and how many of them it already holds (never all: the root stays open).
+
+        None when every slot is busy.
+        """
+        free = [index for index, slot in enumerate(self._slots) if not slot.busy]
+        if not free:
+            return None
+        limit = len(tokens) - 1
+        shared = [common_prefix(slot.tokens, tokens, limit) for slot in self._slots]
+        source = max(range(self.slots), key=lambda index: (shared[index], not self._slots[index].busy))
+        if not self._slots[source].busy and shared[source]:
+            target = source
+        else:  # sacrifice the free slot that was not used for longest, empty ones first
+            target = min(free, key=lambda index: (bool(self._slots[index].tokens), self._slots[index].used))
+            self._copy(source, target, shared[source])
+        slot = self._slots[target]
+        slot.tokens = list(tokens[: shared[source]])
+        slot.busy = True
+        return target, shared[source]
+
+    def longest_prefix(self, tokens: Sequence[int]) -> int:
+        """How many leading `tokens` some slot holds."""
+        return max(common_prefix(slot.tokens, tokens, len(tokens) - 1) for slot in self._slots)
+
+    def release(self, slot: int) -> None:
+        """Give the slot back; its content stays until another sequence needs the room."""
+        self._clock += 1
+        self._slots[slot].busy = False
+        self._slots[slot].used = self._clock
+
+    def reserve(self, length: int) -> None:
+        """Make every slot hold at least `length` entries. Raises CapacityError when memory doesn't suffice."""
+        if length <= self.capacity:
+            return
+        capacity = max(FIRST_CAPACITY, 1 << (length - 1).bit_length())
+        try:
+            keys = [self._buffer(layer, capacity, self.shape.key_dim) for layer in range(self.shape.layers)]
+            values = [self._buffer(layer, capacity, self.shape.value_dim) for layer in range(self.shape.layers)]
+        except (RuntimeError, MemoryError) as error:
+            needed = capacity * self.slots * self.shape.bytes_per_token(self.dtype.itemsize)
+            raise CapacityError(
+                f"The KV cache needs {needed / 2**30:.1f} GiB for {self.slots} sequences of {capacity} tokens, more than there is; "
+                "lower --max-model-len or --max-num-seqs."
+            ) from error
+        for old, new in zip(self.keys + self.values, keys + values, strict=False):
+            for index, slot in enumerate(self._slots):
+                new[index, :, : len(slot.tokens)] = old[index, :, : len(slot.tokens)]
+        self.keys, self.values, self.capacity = keys, values, capacity
+
+    def append(self, layer: int, slot: int, start: int, key: Tensor, value: Tensor) -> None:
+        """Write rows [n, kv_heads, dim] to the entries from `start` on."""
+        stop = start + key.shape[0]
+        self.keys[layer][slot, :, start:stop] = key.transpose(0, 1)
+        self.values[layer][slot, :, start:stop] = value.transpose(0, 1)
+
+    def keep(self, slot: int, start: int, entries: Sequence[int], tokens: Sequence[int]) -> None:
+        """Commit: of the entries written from `start` on, keep `entries` (indices relative to `start`, ascending) as those of `tokens`."""
+        moved = next((index for index, entry in enumerate(entries) if entry != index), len(entries))
+        if moved < len(entries):
+            source = torch.tensor([start + entry for entry in entries[moved:]], device=self.device)
+            target = slice(start + moved, start + len(entries))
+            for buffer in self.keys + self.values:
+                buffer[slot, :, target] = buffer[slot].index_select(1, source)
+        del self._slots[slot].tokens[start:]
+        self._slots[slot].tokens.extend(tokens)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget everything after the first `length` entries."""
+        del self._slots[slot].tokens[length:]
+
+    def check_integrity(self, owned: dict[int, Sequence[int]]) -> None:
+        """Raise AssertionError unless exactly the slots in `owned` are busy and each holds the given tokens."""
+        busy = {index for index, slot in enumerate(self._slots) if slot.busy}
+        assert busy == set(owned), f"slots {sorted(busy)} are busy, {sorted(owned)} are owned"
+        for index, tokens in owned.items():
+            held = self._slots[index].tokens
+            assert held == list(tokens), (
+                f"slot {index} holds {len(held)} tokens that differ from its sequence's {len(tokens)}"
+            )
+            assert len(held) <= self.capacity
+
+    def _buffer(self, layer: int, capacity: int, dims: tuple[int, ...]) -> Tensor:
+        return torch.empty(
+            (self.slots, self.shape.kv_heads[layer], capacity, dims[layer]), dtype=self.dtype, device=self.device
+        )
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        if length and source != target:
+            for buffer in self.keys + self.values:
+                buffer[target, :, :length] = buffer[source, :, :length]
+
+
+def common_prefix(held: Sequence[int], tokens: Sequence[int], limit: int) -> int:
+    """Length of the longest common prefix, at most `limit`."""
+    length = min(len(held), len(tokens), limit)
+    if list(held[:length]) == list(tokens[:length]):
+        return max(length, 0)
+    return next(index for index in range(length) if held[index] != tokens[index])

@@ -1,0 +1,79 @@
+"""Tiny random models: real architectures, seeded weights, peaky logits so that sampling has something to choose."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from foredraft.target.kv_cache import KVCache
+from foredraft.target.stock_decoder import StockDecoder
+from foredraft.target.target import Target
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+VOCAB = 96
+EOS = 2
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": EOS,
+}
+FAMILIES: dict[str, dict[str, object]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "mistral": {"sliding_window": 6},
+    "gemma2": {"sliding_window": 6, "query_pre_attn_scalar": 8},
+    "gemma3_text": {"sliding_window": 6, "query_pre_attn_scalar": 8},
+    "phi3": {},
+    "gpt_neox": {},
+    "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": 256},
+    "olmo2": {},
+    "cohere": {},
+    "granite": {},
+    "smollm3": {},
+    "mixtral": {"num_local_experts": 4},
+}
+FLOAT32_ONLY = {"mixtral"}  # transformers' grouped expert product has no float64 kernel
+
+
+@cache
+def tiny_model(family: str = "llama", seed: int = 0, layers: int = 3) -> PreTrainedModel:
+    """A seeded random model in float64 (float32 where the family needs it), in evaluation mode."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    extra = dict(FAMILIES[family])
+    if family == "gpt2":
+        extra["n_layer"] = layers
+    config = CONFIG_MAPPING[family](**{**SHAPE, "num_hidden_layers": layers, **extra})
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:  # default initialisation is so small that every context looks the same
+                parameter.data.normal_(0, 0.35 if "embed" in name else 0.25)
+    dtype = torch.float32 if family in FLOAT32_ONLY else torch.float64
+    return model.to(dtype).eval().requires_grad_(False)
+
+
+@cache
+def tiny_decoder(family: str = "llama", seed: int = 0) -> StockDecoder:
+    return StockDecoder(tiny_model(family, seed))
+
+
+def tiny_target(family: str = "llama", *, seed: int = 0, slots: int = 4, max_model_len: int = 256) -> Target:
+    """A target with a fresh cache and without a tokenizer."""
+    decoder = tiny_decoder(family, seed)
+    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype, max_length=max_model_len)
+    return Target(decoder, cache, f"tiny-{family}", max_model_len, eos_token_ids=(EOS,))
