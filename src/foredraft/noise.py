@@ -1,11 +1,12 @@
 """Counter-based Gumbel noise: a pure function of (seed, choice, position, token).
 
-Nothing is drawn in order, so the noise of a token is the same in any batch, on any device, with or without drafts, and a drafter with a
-reduced vocabulary can look up just the tokens it has. `pick = argmax(logits + gumbel)` is then an exact sample of softmax(logits)
-(the Gumbel-max trick), and the same sample whoever computes it.
+Nothing is drawn in order, so the noise of a token is the same in any batch, on any device, with or without drafts, and
+a drafter with a reduced vocabulary can look up just the tokens it has. `pick = argmax(logits + gumbel)` is then an
+exact sample of softmax(logits) (the Gumbel-max trick), and the same sample whoever computes it.
 
-Two stages: `row_key` mixes seed, choice and position into 64 bits on the host; `bits` hashes them with a token id into 32 uniform bits
-by integer arithmetic alone (two rounds of multiply-xorshift with the two halves of the key). `gumbel` maps bits to float64.
+Two stages: `row_key` mixes seed, choice and position into 64 bits on the host; `bits` hashes them with a token id into
+32 uniform bits by integer arithmetic alone (two rounds of multiply-xorshift with the two halves of the key). `gumbel`
+maps bits to float64.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["GUMBEL_MAX", "bits", "gumbel", "row_key", "threshold"]
+__all__ = ["GUMBEL_MAX", "bits", "gumbel", "row_key"]
 
 _MASK64 = (1 << 64) - 1
 # Multipliers of well-tested integer mixers: splitmix64's two and the two of Chris Wellons' 32-bit "lowbias" search.
@@ -66,11 +67,6 @@ def gumbel_of(uniform_bits: Tensor) -> Tensor:
     """Map 32 uniform bits to Gumbel noise in float64, monotonically."""
     uniform = (uniform_bits.to(torch.float64) + 0.5) * 2.0**-32
     return -torch.log(-torch.log(uniform))
-
-
-def threshold(needed: Tensor) -> Tensor:
-    """Bits below this give noise below `needed`; exact up to rounding, on the safe side by a few units."""
-    return ((2.0**32) * torch.exp(-torch.exp(-needed.to(torch.float64))) - 4.0).clamp(min=0.0).to(torch.int64)
 
 
 def _shift(x: Tensor, count: int) -> Tensor:

@@ -1,11 +1,11 @@
 """From the target's logits to its picks.
 
-Each row of logits belongs to a node of a draft tree (or to its root), and every processor works on that node's own path: the committed
-tokens followed by the draft tokens down to the node. Order, names and meaning of the processors are vLLM's: min_tokens, logit bias,
-penalties, temperature, min-p, top-k, top-p.
+Each row of logits belongs to a node of a draft tree (or to its root), and every processor works on that node's own
+path: the committed tokens followed by the draft tokens down to the node. Order, names and meaning of the processors are
+vLLM's: min_tokens, logit bias, penalties, temperature, min-p, top-k, top-p.
 
-`pick` adds the request's noise and takes the best token. Greedy decoding is the same code without noise. No pick depends on which
-drafts are in the tree, only on the row's own path, which is what makes speculation exact.
+`pick` adds the request's noise and takes the best token. Greedy decoding is the same code without noise. No pick
+depends on which drafts are in the tree, only on the row's own path, which is what makes speculation exact.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from foredraft.noise import bits, gumbel, row_key, threshold
+from foredraft.noise import gumbel, row_key
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 
 __all__ = ["Rows", "children", "pick", "process", "raw_logprobs", "rows_of"]
 
 SMALL_VOCABULARY = 4096
-NEAR_BEST = 8.0
 TOP_P_CANDIDATES = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The logit rows of one sequence: paths[i] are the draft tokens from below the root down to row i; the root's path is empty."""
+    """The logit rows of one sequence: paths[i] are the draft tokens from below the root down to row i; the root's path
+    is empty.
+    """
 
     sequence: Sequence
     paths: Collection[tuple[int, ...]]
@@ -78,8 +79,9 @@ def pick(logits: Tensor, rows: Collection[Rows]) -> Tensor:
 def children(logits: Tensor, rows: Rows, count: int) -> tuple[Tensor, Tensor]:
     """A drafter's guess of the picks: its own logits under the same processors and the same noise.
 
-    logits [n, V] -> tokens [n, count] best first, and the log-probabilities [n, count] that the drafter gives them. A token's rank comes
-    from its perturbed score; shared noise makes drafter and target agree far more often than independent draws would.
+    logits [n, V] -> tokens [n, count] best first, and the log-probabilities [n, count] that the drafter gives them. A
+    token's rank comes from its perturbed score; shared noise makes drafter and target agree far more often than
+    independent draws would.
     """
     scores = process(logits, rows)
     logprobs = scores.log_softmax(dim=-1)
@@ -156,7 +158,9 @@ def _forbid_early_stop(scores: Tensor, rows: Rows) -> None:
 
 
 def _penalise(scores: Tensor, rows: Rows) -> None:
-    """Repetition penalty over prompt and output, presence and frequency penalties over the output, each row on its own path."""
+    """Repetition penalty over prompt and output, presence and frequency penalties over the output, each row on its own
+    path.
+    """
     params, sequence = rows.sequence.params, rows.sequence
     counts = Counter(sequence.output)
     seen = set(sequence.tokens)
@@ -214,24 +218,9 @@ def _best(scores: Tensor, keys: Tensor | None) -> Tensor:
 
 
 def _best_of_many(scores: Tensor, keys: Tensor) -> Tensor:
-    """The same for a large vocabulary: noise is bounded, so most tokens can be ruled out by their hash alone.
+    """The same for a large vocabulary: on the CPU by a kernel that skips the noise of tokens that can't win."""
+    if scores.device.type != "cpu":
+        return (scores + gumbel(keys, torch.arange(scores.shape[-1], device=scores.device))).argmax(dim=-1)
+    from foredraft.perturbed_argmax import perturbed_argmax
 
-    Tokens near the best logit are scored first; any other one can only win with noise above a threshold, which few have.
-    """
-    tokens = torch.arange(scores.shape[-1], device=scores.device)
-    top = scores.max(dim=-1, keepdim=True).values
-    winners = []
-    for row in range(scores.shape[0]):
-        near = (scores[row] > top[row] - NEAR_BEST).nonzero().squeeze(1)
-        near_scores = scores[row, near] + gumbel(keys[row : row + 1], near)[0]
-        lead = near_scores.max()
-        noise_bits = bits(keys[row : row + 1], tokens)[0]
-        far = (
-            ((noise_bits >= threshold(lead - (top[row, 0] - NEAR_BEST))) & (scores[row] <= top[row] - NEAR_BEST))
-            .nonzero()
-            .squeeze(1)
-        )
-        candidates = torch.cat([near, far]).sort().values
-        total = scores[row, candidates] + gumbel(keys[row : row + 1], candidates)[0]
-        winners.append(candidates[total.argmax()])
-    return torch.stack(winners)
+    return torch.from_numpy(perturbed_argmax(scores.contiguous().numpy(), keys.squeeze(1).numpy()))

@@ -1,7 +1,8 @@
 """The one data type for a draft: `TokenTree`.
 
-A tree per batch row, given by tokens and parent pointers; everything else (depths, ancestors, mask, positions) is derived. A chain is a
-tree, and plain decoding is the empty tree. Siblings with equal tokens are allowed but useless; `from_paths` merges them.
+A tree per batch row, given by tokens and parent pointers; everything else (depths, ancestors, mask, positions) is
+derived. A chain is a tree, and plain decoding is the empty tree. Siblings with equal tokens are allowed but useless;
+`from_paths` merges them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class TokenTree:
     """Draft tokens for B rows, at most N nodes each.
 
     tokens   [B, N] int64, -1 where a row has fewer nodes (padding is at the end of a row)
-    parents  [B, N] int64, the parent's node index, always smaller than the node's own; -1 is the root (the last committed token)
+    parents  [B, N] int64, the parent's node index, always smaller than the node's own; -1 is the root (the last
+             committed token)
     """
 
     tokens: Tensor
@@ -53,7 +55,9 @@ class TokenTree:
 
     @classmethod
     def from_paths(cls, rows: Sequence[Sequence[Sequence[int]]]) -> TokenTree:
-        """From several candidate continuations per row; shared prefixes become shared nodes, in order of first appearance."""
+        """From several candidate continuations per row; shared prefixes become shared nodes, in order of first
+        appearance.
+        """
         return cls.from_nodes([_merge(paths) for paths in rows])
 
     @property
@@ -106,7 +110,8 @@ class TokenTree:
         """Raise ForedraftError, naming row and node, unless this is a tree of tokens below `vocab_size`."""
         if self.tokens.shape != self.parents.shape or self.tokens.dim() != 2:
             raise ForedraftError(
-                f"A tree has tokens {tuple(self.tokens.shape)} and parents {tuple(self.parents.shape)}; both must be [B, N]."
+                f"A tree has tokens {tuple(self.tokens.shape)} and parents {tuple(self.parents.shape)}; "
+                "both must be [B, N]."
             )
         if not self.width:
             return
@@ -120,7 +125,8 @@ class TokenTree:
                 row, node = (int(index) for index in fault.nonzero()[0])
                 value = int((self.tokens if what == "token" else self.parents)[row, node])
                 raise ForedraftError(
-                    f"Node {node} of draft row {row} has {what} {value}; parents come first, tokens are below {vocab_size}."
+                    f"Node {node} of draft row {row} has {what} {value}; parents come first, tokens are below "
+                    f"{vocab_size}."
                 )
 
 

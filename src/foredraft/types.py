@@ -1,7 +1,7 @@
 """The nouns that every layer shares. Imports no torch.
 
-`SamplingParams` is what a caller asks for, `Sequence` is one choice being decoded, `StepReport` is what one engine step measured.
-Names and defaults of `SamplingParams` are vLLM's.
+`SamplingParams` is what a caller asks for, `Sequence` is one choice being decoded, `StepReport` is what one engine step
+measured. Names and defaults of `SamplingParams` are vLLM's.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class FinishReason(StrEnum):
 class SamplingParams:
     """How to choose the tokens of one request.
 
-    `temperature` 0 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 switch that filter off. `seed` None draws a random seed, which the result reports.
-    `max_tokens` None means as many as the model's context holds. `logprobs` k returns the raw log-probabilities of the emitted token and of
-    the k most likely ones. `speculative` False decodes this request plainly; `num_speculative_tokens` caps its draft nodes per step.
-    `prediction` is a text the caller expects as the answer (OpenAI's Predicted Outputs).
-    Raises ConfigError, naming the value and the allowed range.
+    `temperature` 0 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 switch that filter off. `seed` None draws a
+    random seed, which the result reports. `max_tokens` None means as many as the model's context holds. `logprobs` k
+    returns the raw log-probabilities of the emitted token and of the k most likely ones. `speculative` False decodes
+    this request plainly; `num_speculative_tokens` caps its draft nodes per step. `prediction` is a text the caller
+    expects as the answer (OpenAI's Predicted Outputs). Raises ConfigError, naming the value and the allowed range.
     """
 
     n: int = 1
@@ -120,8 +120,8 @@ def _bound(value: float) -> str:
 class Sequence:
     """One choice of one request while it is decoded.
 
-    `tokens` is the prompt and everything committed; its last entry is the root, whose keys and values are not cached yet.
-    `cached` counts the leading tokens whose keys and values are in the cache slot `slot` (None while waiting).
+    `tokens` is the prompt and everything committed; its last entry is the root, whose keys and values are not cached
+    yet. `cached` counts the leading tokens whose keys and values are in the cache slot `slot` (None while waiting).
     """
 
     id: int
@@ -187,8 +187,9 @@ class Batch:
 class StepReport:
     """What one engine step did and how long its parts took; the only thing that control, metrics and benchmarks read.
 
-    `drafted` and `accepted` have one entry per decoding row, `accepted_per_depth[d]` counts rows that accepted at least d + 1 draft tokens.
-    `rows` counts all rows in the target pass (prompt, roots and draft nodes), `cached_tokens` the keys that they attended to.
+    `drafted` and `accepted` have one entry per decoding row, `accepted_per_depth[d]` counts rows that accepted at least
+    d + 1 draft tokens. `rows` counts all rows in the target pass (prompt, roots and draft nodes), `cached_tokens` the
+    keys that they attended to.
     """
 
     method: str

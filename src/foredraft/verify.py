@@ -1,8 +1,8 @@
 """The one verification rule.
 
-A draft node is accepted iff its token equals the target's pick at its parent and all its ancestors are accepted. The emitted tokens are
-the picks along the accepted path: the accepted drafts, then the pick where the path ends (the bonus). None of them depends on the draft,
-so the output is what plain decoding gives (docs/concepts/lossless.md).
+A draft node is accepted iff its token equals the target's pick at its parent and all its ancestors are accepted. The
+emitted tokens are the picks along the accepted path: the accepted drafts, then the pick where the path ends (the
+bonus). None of them depends on the draft, so the output is what plain decoding gives (docs/concepts/lossless.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The drafter protocol: what proposes tokens, whatever is behind it.
 
-A drafter sees committed tokens and answers with a `TokenTree`. It can't change what is emitted, only how fast: a wrong, lazy or silent
-drafter costs time and nothing else. `BaseDrafter` supplies everything but `propose`. A drafter class is a dataclass whose fields are
-its configuration, the keys of `speculative_config`.
+A drafter sees committed tokens and answers with a `TokenTree`. It can't change what is emitted, only how fast: a wrong,
+lazy or silent drafter costs time and nothing else. `BaseDrafter` supplies everything but `propose`. A drafter class is
+a dataclass whose fields are its configuration, the keys of `speculative_config`.
 """
 
 from __future__ import annotations
@@ -54,13 +54,17 @@ class Features(NamedTuple):
 
 
 class Drafter(Protocol):
-    """Proposes draft tokens. Calls come in the order bind, (begin, (propose, commit)*, end)* per sequence, from one thread."""
+    """Proposes draft tokens. Calls come in the order bind, (begin, (propose, commit)*, end)* per sequence, from one
+    thread.
+    """
 
     @property
     def wants(self) -> Wants: ...
 
     def bind(self, target: Target) -> None:
-        """Once, before the first request: the target whose output is drafted. Raise LoadError if they don't fit together."""
+        """Once, before the first request: the target whose output is drafted. Raise LoadError if they don't fit
+        together.
+        """
         ...
 
     def begin(self, sequence: Sequence) -> None:
@@ -68,14 +72,16 @@ class Drafter(Protocol):
         ...
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
-        """A tree per sequence with at most `budget[b]` nodes (0: none). Every token must be below the target's vocabulary size."""
+        """A tree per sequence with at most `budget[b]` nodes (0: none). Every token must be below the target's
+        vocabulary size.
+        """
         ...
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         """The step is over and the sequences have their new tokens. Called after every step, plain ones included.
 
-        `batch` are the sequences that emitted tokens (those of `propose`); it is empty in a step that only read prompts.
-        A sequence may have been cut short by a stop: `sequence.tokens` counts, not `verdict`.
+        `batch` are the sequences that emitted tokens (those of `propose`); it is empty in a step that only read
+        prompts. A sequence may have been cut short by a stop: `sequence.tokens` counts, not `verdict`.
         """
         ...
 

@@ -1,7 +1,8 @@
 """The engine: one step at a time, for all requests at once.
 
-`step` is speculative decoding in full: schedule, draft, one pass of the target, pick, verify, commit. Everything that callers see is
-derived from the tokens a step committed (requests.py). One thread owns an engine; between steps, requests may be added or aborted.
+`step` is speculative decoding in full: schedule, draft, one pass of the target, pick, verify, commit. Everything that
+callers see is derived from the tokens a step committed (requests.py). One thread owns an engine; between steps,
+requests may be added or aborted.
 """
 
 from __future__ import annotations

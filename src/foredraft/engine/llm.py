@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, open_target
@@ -100,7 +100,7 @@ class LLM:
             return SamplingParams()
         values = {name: getattr(own, name, None) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
         temperature = (own.temperature if own.do_sample else 0.0) if own.do_sample is not None else None
-        known = {name: value for name, value in {**values, "temperature": temperature}.items() if value is not None}
+        known: dict[str, Any] = {k: v for k, v in {**values, "temperature": temperature}.items() if v is not None}
         return replace(SamplingParams(), **known)
 
     def generate(
@@ -110,8 +110,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Decode all prompts together and return the results in their order.
 
-        `prompts` is a text, a list of texts, token ids or a list of token ids; `sampling_params` one for all or one for each.
-        Raises RequestError for a prompt that can't be served, before any is decoded.
+        `prompts` is a text, a list of texts, token ids or a list of token ids; `sampling_params` one for all or one for
+        each. Raises RequestError for a prompt that can't be served, before any is decoded.
         """
         inputs = _as_list(prompts)
         params = _per_prompt(sampling_params or self.get_default_sampling_params(), len(inputs))
@@ -149,7 +149,9 @@ class LLM:
         tokenizer = self.tokenizer
         if not tokenizer.chat_template:
             raise RequestError(f"{self.target.name} has no chat template; give a plain prompt instead.")
-        text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+        )
         return list(tokenizer.encode(text, add_special_tokens=False))
 
     def add(self, prompt: Prompt, params: SamplingParams) -> Request:
@@ -164,8 +166,8 @@ def _as_list(prompts: Prompt | list[str] | list[list[int]]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     if prompts and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+        return [cast(list[int], prompts)]
+    return list(cast(list[Prompt], prompts))
 
 
 def _per_prompt(params: SamplingParams | Collection[SamplingParams], count: int) -> list[SamplingParams]:

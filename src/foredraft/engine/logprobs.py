@@ -1,4 +1,6 @@
-"""Log-probabilities of emitted tokens: the target's raw ones, before temperature, penalties and filters, as vLLM's default."""
+"""Log-probabilities of emitted tokens: the target's raw ones, before temperature, penalties and filters, as vLLM's
+default.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ SHARE_OF_FREE_MEMORY = 0.5
 class EngineArgs:
     """What a model runs with; names and meaning are vLLM's.
 
-    kv_cache_memory_bytes  room for keys and values (None: half of the memory that is free, at most what all slots can use)
+    kv_cache_memory_bytes  room for keys and values (None: half of the memory that is free, at most what all slots can
+                           use)
     enforce_eager          run the stock transformers model even where the lean decoder could
     """
 

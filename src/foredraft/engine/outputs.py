@@ -1,12 +1,13 @@
 """What a caller gets back; names are vLLM's.
 
-`SpeculationStats` counts one request's (or one run's) speculation, with vLLM's keys in `as_dict`. Accepted tokens never include the
-bonus token; the acceptance length does (1.0 is plain decoding).
+`SpeculationStats` counts one request's (or one run's) speculation, with vLLM's keys in `as_dict`. Accepted tokens never
+include the bonus token; the acceptance length does (1.0 is plain decoding).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from foredraft.engine.text import Piece
@@ -25,7 +26,9 @@ class Logprob(NamedTuple):
 
 @dataclass(slots=True)
 class SpeculationStats:
-    """Counts over verification steps: a step with no draft counts as a step, too. `limit` is the configured draft length."""
+    """Counts over verification steps: a step with no draft counts as a step, too. `limit` is the configured draft
+    length.
+    """
 
     limit: int = 0
     steps: int = 0
@@ -65,12 +68,14 @@ class SpeculationStats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def as_dict(self) -> dict[str, object]:
-        """vLLM's per-request object `metrics.speculative_decoding`; the histogram counts steps that accepted 0, 1, 2 ... drafts."""
+        """vLLM's per-request object `metrics.speculative_decoding`; the histogram counts steps that accepted 0, 1, 2
+        ... drafts.
+        """
         survivors = [self.steps, *self.accepted_per_position, 0]
         return {
             "mean_acceptance_length": self.acceptance_length,
             "draft_acceptance_rate": self.acceptance_rate,
-            "acceptance_histogram": [a - b for a, b in zip(survivors, survivors[1:], strict=False)],
+            "acceptance_histogram": [this - longer for this, longer in pairwise(survivors)],
             "num_spec_steps": self.steps,
             "num_accepted_draft_tokens": self.accepted,
             "num_draft_tokens": self.drafted,

@@ -1,7 +1,8 @@
 """A request while the engine works on it: its choices, their text, and the checks before it is accepted.
 
-All that a caller sees of a choice (tokens, text, logprobs, finish and stop reason, statistics) is derived here from one thing: the tokens
-committed to its sequence, taken one by one. So EOS inside a block, a stop string across two blocks and a length limit can't disagree.
+All that a caller sees of a choice (tokens, text, logprobs, finish and stop reason, statistics) is derived here from one
+thing: the tokens committed to its sequence, taken one by one. So EOS inside a block, a stop string across two blocks
+and a length limit can't disagree.
 """
 
 from __future__ import annotations
@@ -131,12 +132,13 @@ def check_request(prompt: list[int], params: SamplingParams, target: Target, roo
         raise RequestError("The prompt is empty; give at least one token.")
     if len(prompt) >= limit:
         raise RequestError(
-            f"The prompt has {len(prompt)} tokens, but the model's context holds {limit} including the answer; shorten it."
+            f"The prompt has {len(prompt)} tokens, but the model's context holds {limit} including the answer; "
+            "shorten it."
         )
     if params.max_tokens is not None and len(prompt) + params.max_tokens > limit:
         raise RequestError(
-            f"The prompt has {len(prompt)} tokens and max_tokens is {params.max_tokens}, together more than the model's "
-            f"context of {limit}; lower max_tokens to {limit - len(prompt)} or shorten the prompt."
+            f"The prompt has {len(prompt)} tokens and max_tokens is {params.max_tokens}, together more than the "
+            f"model's context of {limit}; lower max_tokens to {limit - len(prompt)} or shorten the prompt."
         )
     wanted = len(prompt) + (params.max_tokens or 1)
     if wanted > room:

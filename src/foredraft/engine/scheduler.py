@@ -1,8 +1,9 @@
 """Which sequences work in a step, and on how many tokens.
 
-Continuous batching: decoding sequences first, then prompts in chunks, all in the same pass. A sequence is admitted when a cache slot is
-free and its tokens fit into the KV room along with everybody's next step (root and drafts are reserved before a step, so that no pass
-can run out of room). When running sequences outgrow the room, the youngest one is preempted and computed again later.
+Continuous batching: decoding sequences first, then prompts in chunks, all in the same pass. A sequence is admitted when
+a cache slot is free and its tokens fit into the KV room along with everybody's next step (root and drafts are reserved
+before a step, so that no pass can run out of room). When running sequences outgrow the room, the youngest one is
+preempted and computed again later.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class Scheduler:
         return sum(len(sequence.tokens) + self.draft_room for sequence in sequences)
 
     def _prefix_is_being_read(self, sequence: Sequence) -> bool:
-        """Whether waiting a step or two lets it copy a longer prefix that another sequence is just computing (n > 1, say)."""
+        """Whether waiting a step or two lets it copy a longer prefix that another sequence is just computing (n > 1,
+        say).
+        """
         limit = len(sequence.tokens) - 1
         have = self.cache.longest_prefix(sequence.tokens)
         return any(

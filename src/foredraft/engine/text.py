@@ -1,7 +1,8 @@
 """From tokens to text, one token at a time.
 
-Characters may be split across tokens and stop strings across tokens and steps, so text is held back while it may still be part of either.
-The pieces that are released, joined, are the whole answer, and each remembers whether its token came from a draft.
+Characters may be split across tokens and stop strings across tokens and steps, so text is held back while it may still
+be part of either. The pieces that are released, joined, are the whole answer, and each remembers whether its token came
+from a draft.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class TextStream:
         include_stop: bool = False,
     ) -> None:
         self._decoder = _decoder(tokenizer, skip_special_tokens)
-        self._decode_all = lambda tokens: tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special_tokens
         self._stop = stop
         self._include_stop = include_stop
         self._tokens: list[int] = []
@@ -70,7 +72,7 @@ class TextStream:
     def release(self, *, final: bool) -> list[Piece]:
         """The pieces that no later token can take back; all of them when `final`."""
         if final and self._unfinished:
-            tail = self._decode_all(self._tokens)[len(self._text) :]
+            tail = _decode(self._tokenizer, self._tokens, self._skip_special)[len(self._text) :]
             if tail:  # bytes of a character that never came to its end
                 self._text += tail
                 self._held.append(Piece(tail, False))
@@ -118,7 +120,13 @@ class TextStream:
 
 def _decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool) -> _Decoder:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return (_BackendDecoder if backend else _SlowDecoder)(backend or tokenizer, skip_special_tokens)
+    if backend is None:
+        return _SlowDecoder(tokenizer, skip_special_tokens)
+    return _BackendDecoder(backend, skip_special_tokens)
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int], skip_special_tokens: bool) -> str:
+    return str(tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
 
 
 class _BackendDecoder:
@@ -145,10 +153,10 @@ class _SlowDecoder:
 
     def step(self, token: int) -> str | None:
         self._window.append(token)
-        text: str = self._tokenizer.decode(self._window, skip_special_tokens=self._skip_special)
+        text = _decode(self._tokenizer, self._window, self._skip_special)
         if text.endswith(REPLACEMENT):
             return None
         new = text[len(self._known) :]
         self._window = self._window[-8:]
-        self._known = self._tokenizer.decode(self._window, skip_special_tokens=self._skip_special)
+        self._known = _decode(self._tokenizer, self._window, self._skip_special)
         return new

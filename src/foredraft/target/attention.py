@@ -1,7 +1,7 @@
 """Attention over a flat ragged pass, in torch: the one ragged operation of the target.
 
-Rows of one segment share a cache slot, so each segment is one scaled-dot-product over the slot's entries, under the tree mask. Query
-heads that share keys are laid out as further query rows, so keys are read once per group.
+Rows of one segment share a cache slot, so each segment is one scaled-dot-product over the slot's entries, under the
+tree mask. Query heads that share keys are laid out as further query rows, so keys are read once per group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FlatAttention:
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """Append key [T, kv_heads, d] and value [T, kv_heads, dv] to the cache; query [T, heads, d] -> [T, heads, dv]."""
+        """Append key [T, kv_heads, d] and value [T, kv_heads, dv]; query [T, heads, d] -> [T, heads, dv]."""
         kv_heads = key.shape[1]
         output = query.new_zeros((query.shape[0], query.shape[1], value.shape[2]))
         for index, segment in enumerate(self.flat.segments):
@@ -45,12 +45,13 @@ class FlatAttention:
             keys = self.cache.keys[layer][segment.slot, :, :length].to(query.dtype)
             values = self.cache.values[layer][segment.slot, :, :length].to(query.dtype)
             # [n, kv * group, d] -> [kv, group * n, d]
-            grouped = query[rows].unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
+            count, heads, dim = segment.rows, query.shape[1], query.shape[2]
+            grouped = query[rows].view(count, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3).flatten(1, 2)
             mask = self._mask(index, segment, sliding_window)
             if mask is not None:
-                mask = mask.repeat(grouped.shape[1] // segment.rows, 1)
+                mask = mask.repeat(heads // kv_heads, 1)
             attended = _attend(grouped, keys, values, mask, scaling, softcap)
-            output[rows] = attended.unflatten(1, (-1, segment.rows)).permute(2, 0, 1, 3).flatten(1, 2)
+            output[rows] = attended.view(heads, count, -1).transpose(0, 1)
         return output
 
     def _mask(self, index: int, segment: Segment, window: int | None) -> Tensor | None:

@@ -1,7 +1,7 @@
 """What a way through the target must offer: the stock transformers model and the lean decoder both do.
 
-A decoder runs a flat pass against the KV cache. It appends the keys and values of every row before attending, so that rows of the same
-pass see each other along their paths.
+A decoder runs a flat pass against the KV cache. It appends the keys and values of every row before attending, so that
+rows of the same pass see each other along their paths.
 """
 
 from __future__ import annotations

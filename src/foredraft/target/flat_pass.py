@@ -1,8 +1,9 @@
 """What one target pass computes: a flat, ragged list of rows, and which cache entries each of them sees.
 
-Every sequence in the step contributes one `Segment`: a chain of tokens that were not cached yet (a prompt chunk, or just the root), followed
-by its draft nodes. A row is written to its slot's cache entry `start + i`, i its index in the segment, and sees the `start` entries
-before the segment and its own ancestors within it. Prompts, chains and trees differ only in their parents.
+Every sequence in the step contributes one `Segment`: a chain of tokens that were not cached yet (a prompt chunk, or
+just the root), followed by its draft nodes. A row is written to its slot's cache entry `start + i`, i its index in the
+segment, and sees the `start` entries before the segment and its own ancestors within it. Prompts, chains and trees
+differ only in their parents.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def wrap_tokenizer(file: GgufFile, tokenizer: Tokenizer) -> PreTrainedTokenizerF
         if token is not None:
             named[f"{role}_token"] = tokens[token]
     template = file.metadata.get("tokenizer.chat_template")
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **named)
+    fast: Any = PreTrainedTokenizerFast
+    wrapped: PreTrainedTokenizerFast = fast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **named)
     wrapped.chat_template = template if isinstance(template, str) and template.strip() else None
     return wrapped
 
@@ -136,12 +137,14 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=split in WHOLE_WORDS_FIRST))
     expression = SPLITS[split]
-    first = {"gpt2": [], "digits": [pre_tokenizers.Digits(individual_digits=True)]}.get(split)
-    if first is None:
-        first = [pre_tokenizers.Split(Regex(expression or ""), behavior="isolated")]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=expression is None)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*first, byte_level])
-    if split == "qwen2" and name == "qwen2":
+    steps: list[Any] = []
+    if split == "digits":
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if expression is not None:
+        steps.append(pre_tokenizers.Split(Regex(expression), behavior="isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=expression is None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    if name in ("qwen2", "deepseek-r1-qwen"):  # as these models' own tokenizer.json does
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

@@ -1,8 +1,9 @@
 """Keys and values of everything computed so far, in slots.
 
-A slot belongs to one sequence at a time and holds its tokens' keys and values in order of position. Buffers grow by doubling; what is
-reserved but never written costs address space only (pages are touched on first use). A freed slot keeps its content, and `claim`
-starts a new sequence from the longest common prefix of any slot, copying it when that slot is still in use.
+A slot belongs to one sequence at a time and holds its tokens' keys and values in order of position. Buffers grow by
+doubling; what is reserved but never written costs address space only (pages are touched on first use). A freed slot
+keeps its content, and `claim` starts a new sequence from the longest common prefix of any slot, copying it when that
+slot is still in use.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ class CacheShape:
     def layers(self) -> int:
         return len(self.kv_heads)
 
+    def planes(self) -> list[tuple[int, int, int]]:
+        """(buffers, kv_heads, dim) of each tensor that holds buffers: keys of all layers, then values."""
+        buffers = [*zip(self.kv_heads, self.key_dim, strict=True), *zip(self.kv_heads, self.value_dim, strict=True)]
+        if len(set(buffers)) == 1:
+            return [(len(buffers), *buffers[0])]
+        return [(1, *buffer) for buffer in buffers]
+
     def bytes_per_token(self, element_size: int) -> int:
         return element_size * sum(
             heads * (key + value) for heads, key, value in zip(self.kv_heads, self.key_dim, self.value_dim, strict=True)
@@ -48,7 +56,11 @@ class _Slot:
 
 
 class KVCache:
-    """keys[layer], values[layer]: [slots, kv_heads, capacity, dim], contiguous."""
+    """keys[layer], values[layer]: [slots, kv_heads, capacity, dim], contiguous.
+
+    Both are views of `planes` [P, slots, kv_heads, capacity, dim], one tensor where all layers are alike (else one for
+    each buffer), so that moving accepted entries is a single indexed copy.
+    """
 
     def __init__(
         self,
@@ -63,6 +75,7 @@ class KVCache:
         self.device = torch.device(device)
         self.max_length = max_length
         self.capacity = 0
+        self.planes: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self._slots = [_Slot() for _ in range(slots)]
@@ -82,7 +95,8 @@ class KVCache:
         return self._slots[slot].tokens
 
     def claim(self, tokens: Sequence[int]) -> tuple[int, int] | None:
-        """A free slot for a sequence that starts with `tokens`, and how many of them it already holds (never all: the root stays open).
+        """A free slot for a sequence that starts with `tokens`, and how many of them it already holds (never all: the
+        root stays open).
 
         None when every slot is busy.
         """
@@ -118,18 +132,22 @@ class KVCache:
             return
         capacity = max(FIRST_CAPACITY, 1 << (length - 1).bit_length())
         try:
-            keys = [self._buffer(layer, capacity, self.shape.key_dim) for layer in range(self.shape.layers)]
-            values = [self._buffer(layer, capacity, self.shape.value_dim) for layer in range(self.shape.layers)]
+            planes = [
+                torch.empty((count, self.slots, heads, capacity, dim), dtype=self.dtype, device=self.device)
+                for count, heads, dim in self.shape.planes()
+            ]
         except (RuntimeError, MemoryError) as error:
             needed = capacity * self.slots * self.shape.bytes_per_token(self.dtype.itemsize)
             raise CapacityError(
-                f"The KV cache needs {needed / 2**30:.1f} GiB for {self.slots} sequences of {capacity} tokens, more than there is; "
-                "lower --max-model-len or --max-num-seqs."
+                f"The KV cache needs {needed / 2**30:.1f} GiB for {self.slots} sequences of {capacity} tokens, more than "
+                "there is; lower --max-model-len or --max-num-seqs."
             ) from error
-        for old, new in zip(self.keys + self.values, keys + values, strict=False):
+        for old, new in zip(self.planes, planes, strict=False):
             for index, slot in enumerate(self._slots):
-                new[index, :, : len(slot.tokens)] = old[index, :, : len(slot.tokens)]
-        self.keys, self.values, self.capacity = keys, values, capacity
+                new[:, index, :, : len(slot.tokens)] = old[:, index, :, : len(slot.tokens)]
+        buffers = [buffer for plane in planes for buffer in plane]
+        self.planes, self.capacity = planes, capacity
+        self.keys, self.values = buffers[: self.shape.layers], buffers[self.shape.layers :]
 
     def append(self, layer: int, slot: int, start: int, key: Tensor, value: Tensor) -> None:
         """Write rows [n, kv_heads, dim] to the entries from `start` on."""
@@ -138,13 +156,15 @@ class KVCache:
         self.values[layer][slot, :, start:stop] = value.transpose(0, 1)
 
     def keep(self, slot: int, start: int, entries: Sequence[int], tokens: Sequence[int]) -> None:
-        """Commit: of the entries written from `start` on, keep `entries` (indices relative to `start`, ascending) as those of `tokens`."""
+        """Commit: of the entries written from `start` on, keep `entries` (indices relative to `start`, ascending) as
+        those of `tokens`.
+        """
         moved = next((index for index, entry in enumerate(entries) if entry != index), len(entries))
         if moved < len(entries):
             source = torch.tensor([start + entry for entry in entries[moved:]], device=self.device)
             target = slice(start + moved, start + len(entries))
-            for buffer in self.keys + self.values:
-                buffer[slot, :, target] = buffer[slot].index_select(1, source)
+            for plane in self.planes:
+                plane[:, slot, :, target] = plane[:, slot].index_select(2, source)
         del self._slots[slot].tokens[start:]
         self._slots[slot].tokens.extend(tokens)
 
@@ -163,15 +183,10 @@ class KVCache:
             )
             assert len(held) <= self.capacity
 
-    def _buffer(self, layer: int, capacity: int, dims: tuple[int, ...]) -> Tensor:
-        return torch.empty(
-            (self.slots, self.shape.kv_heads[layer], capacity, dims[layer]), dtype=self.dtype, device=self.device
-        )
-
     def _copy(self, source: int, target: int, length: int) -> None:
         if length and source != target:
-            for buffer in self.keys + self.values:
-                buffer[target, :, :length] = buffer[source, :, :length]
+            for plane in self.planes:
+                plane[:, target, :, :length] = plane[:, source, :, :length]
 
 
 def common_prefix(held: Sequence[int], tokens: Sequence[int], limit: int) -> int:

@@ -1,8 +1,9 @@
 """Any Hugging Face causal LM as a `Decoder`, without a line of vendored modelling code.
 
-All rows of a pass go through the model as one sequence; position ids and our attention, plugged in through transformers'
-`AttentionInterface`, make them the ragged batch they are. At load a probe compares the model's own logits with ours: a model whose
-layers bypass the interface (ALiBi, recurrent state, attention sinks) is refused instead of being silently wrong.
+All rows of a pass go through the model as one sequence; position ids and our attention, plugged in through
+transformers' `AttentionInterface`, make them the ragged batch they are. At load a probe compares the model's own logits
+with ours: a model whose layers bypass the interface (ALiBi, recurrent state, attention sinks) is refused instead of
+being silently wrong.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ PROBE_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1
 
 
 class StockDecoder:
-    """A transformers model behind the decoder protocol. Raises LoadError, with the model type and the reason, if it can't work."""
+    """A transformers model behind the decoder protocol. Raises LoadError, with the model type and the reason, if it
+    can't work.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         _refuse_unsupported(model)
         self.model = model
         self.config = model.config.get_text_config()
-        self.vocab_size = model.get_output_embeddings().weight.shape[0]
+        self._head = _output_head(model)
+        self.vocab_size = self._head.weight.shape[0]
         self.hidden_size = int(self.config.hidden_size)
         self.cache_dtype = model.dtype
         self._base = model.base_model
@@ -52,14 +56,17 @@ class StockDecoder:
         """Run the layers over all rows, writing keys and values to `cache`."""
         attention = FlatAttention(flat, cache)
         for module in self._attentions:
-            module.flat_attention = attention
+            object.__setattr__(module, "flat_attention", attention)
         captured: dict[int, Tensor] = {}
         hooks = [
             self._layers[tap].register_forward_pre_hook(_capture(captured, tap)) for tap in sorted(set(taps) - {-1})
         ]
         try:
             output = self._base(
-                input_ids=flat.tokens.unsqueeze(0), position_ids=flat.positions.unsqueeze(0), use_cache=False
+                input_ids=flat.tokens.unsqueeze(0),
+                position_ids=flat.positions.unsqueeze(0),
+                attention_mask=torch.ones_like(flat.tokens).unsqueeze(0),  # some families warn without one
+                use_cache=False,
             )
         finally:
             for hook in hooks:
@@ -70,7 +77,7 @@ class StockDecoder:
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """[R, H] after the final norm -> logits [R, V], with the scaling or capping that some families apply."""
-        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        logits: Tensor = self._head(hidden)
         if scale := getattr(self.config, "logit_scale", None):  # Cohere
             logits = logits * scale
         if scale := getattr(self.config, "logits_scaling", None):  # Granite
@@ -103,13 +110,18 @@ class StockDecoder:
             if own.is_meta:
                 module, _, leaf = name.rpartition(".")
                 setattr(small.get_submodule(module), leaf, buffer)
-        return StockDecoder(small.eval().requires_grad_(False))
+        return StockDecoder(small.train(False).requires_grad_(False))
 
     @property
     def _layers(self) -> nn.ModuleList:
         depth = self.config.num_hidden_layers
         lists = (module for module in self._base.modules() if isinstance(module, nn.ModuleList))
         return next(module for module in lists if len(module) == depth)
+
+    def _own_logits(self, tokens: Tensor) -> Tensor:
+        everything = torch.ones_like(tokens).unsqueeze(0)
+        logits: Tensor = self.model(input_ids=tokens.unsqueeze(0), attention_mask=everything, use_cache=False).logits
+        return logits[0]
 
     @torch.inference_mode()
     def _probe(self) -> CacheShape:
@@ -118,15 +130,17 @@ class StockDecoder:
         tokens = [(torch.arange(count) * 7919 + 13 * count) % vocabulary for count in (5, 9)]
         tokens = [part.to(self.device) for part in tokens]
         self.model.set_attn_implementation("eager")
-        own = torch.cat([self.model(input_ids=part.unsqueeze(0), use_cache=False).logits[0] for part in tokens])
+        own = torch.cat([self._own_logits(part) for part in tokens])
 
         shapes: dict[int, tuple[int, int, int]] = {}
         _register()
         self.model.set_attn_implementation(ATTENTION)
         recorder = _ShapeRecorder(shapes)
         for module in self._attentions:
-            module.flat_attention = recorder
-        self._base(input_ids=tokens[0].unsqueeze(0), use_cache=False)
+            object.__setattr__(module, "flat_attention", recorder)
+        self._base(
+            input_ids=tokens[0].unsqueeze(0), attention_mask=torch.ones_like(tokens[0]).unsqueeze(0), use_cache=False
+        )
         kind, depth = self.config.model_type, self.config.num_hidden_layers
         if sorted(shapes) != list(range(depth)):
             raise LoadError(
@@ -146,8 +160,8 @@ class StockDecoder:
         gap = (ours.double() - own.double()).abs().max().item() / max(own.double().abs().max().item(), 1e-9)
         if not gap <= PROBE_TOLERANCE[self.model.dtype]:
             raise LoadError(
-                f"Models of type {kind} can't be decoded here: logits of packed sequences differ from the model's own "
-                f"by {gap:.2g} of their range, so it keeps state or positions that the attention interface doesn't show."
+                f"Models of type {kind} can't be decoded here: logits of packed sequences differ from the model's own by "
+                f"{gap:.2g} of their range, so it keeps state or positions that the attention interface doesn't show."
             )
         return shape
 
@@ -155,7 +169,8 @@ class StockDecoder:
 def exact_length(config: object) -> int | None:
     """The longest context in which rotary frequencies don't depend on the batch, or None if they never do.
 
-    "dynamic" and "longrope" switch frequencies by the longest position in the pass, which would make a row depend on its neighbours.
+    "dynamic" and "longrope" switch frequencies by the longest position in the pass, which would make a row depend on
+    its neighbours.
     """
     parameters = getattr(config, "rope_parameters", None) or {}
     kind = parameters.get("rope_type", "default") if isinstance(parameters, dict) else "default"
@@ -204,9 +219,9 @@ def _attention_of_module(
     if s_aux is not None or position_bias is not None:
         what = "attention sinks" if s_aux is not None else "a position bias"
         raise LoadError(f"{type(module).__name__} uses {what}, which this engine doesn't handle.")
-    attend = module.flat_attention
+    attend: FlatAttention = object.__getattribute__(module, "flat_attention")
     output = attend(
-        module.layer_idx,
+        int(module.layer_idx),  # type: ignore[arg-type]
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
@@ -234,6 +249,13 @@ def _shared_buffers(source: nn.Module, like: nn.Module) -> list[tuple[str, Tenso
     return [(name, source.get_buffer(name)) for name in names]
 
 
+def _output_head(model: PreTrainedModel) -> nn.Linear:
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if not isinstance(head, nn.Linear):
+        raise LoadError(f"{type(model).__name__} has no output head; give a causal language model.")
+    return head
+
+
 def _refuse_unsupported(model: PreTrainedModel) -> None:
     config = model.config.get_text_config()
     kind = config.model_type
@@ -245,5 +267,3 @@ def _refuse_unsupported(model: PreTrainedModel) -> None:
             f"Models of type {kind} have layers of type {', '.join(sorted(strange))}, whose state can't be rolled back "
             "after rejected drafts; only attention layers are supported."
         )
-    if model.get_output_embeddings() is None:
-        raise LoadError(f"{type(model).__name__} has no output head; give a causal language model.")

@@ -1,7 +1,7 @@
 """The target: a decoder, its KV cache, and what is known about the model.
 
-`forward` lays a batch and its draft trees out as one flat pass; `commit` keeps the cache entries of the accepted paths. Between the two,
-the cache holds entries of drafts that may yet be rejected, and no other sequence can see them.
+`forward` lays a batch and its draft trees out as one flat pass; `commit` keeps the cache entries of the accepted paths.
+Between the two, the cache holds entries of drafts that may yet be rejected, and no other sequence can see them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Target", "TargetOutput"]
 
 
 class TargetOutput(NamedTuple):
-    """logits [R, V]: for each decoding sequence its root, then its draft nodes; flat, hidden: all T rows of the pass."""
+    """logits [R, V]: for each decoding sequence its root, then its draft nodes. flat, hidden: all rows of the pass."""
 
     logits: Tensor
     hidden: Hidden

@@ -56,6 +56,7 @@ foredraft.chart = (() => {
     const options = {
       width: element.clientWidth,
       height: Math.min(Number(element.dataset.height), Math.max(220, element.clientWidth * 0.72)),
+      pxAlign: 0,
       padding: [14, description.padRight ?? 16, 0, 0],
       legend: { show: false },
       cursor: { drag: { setScale: false, x: false, y: false }, y: false, points: { show: false }, x: Boolean(description.tip) },
@@ -74,6 +75,7 @@ foredraft.chart = (() => {
         alpha: line.alpha ?? 1,
         points: { show: Boolean(line.dots), size: line.dots ?? 0, stroke: () => color(line.color), fill: () => color("paper"), width: 2 },
         spanGaps: true,
+        pxAlign: 0,
       }))],
       hooks: {
         drawClear: [(plot) => chart.description.under?.(frame(plot))],

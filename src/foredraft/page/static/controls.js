@@ -12,12 +12,13 @@ foredraft.format = (() => {
   const percent = (value) => `${Math.round(value * 100)}%`;
   const cost = (value) => (Math.round(value * 1000) % 10 ? value.toFixed(3) : two(value));
   const milliseconds = (value) => {
-    if (value < 0.995) return `${(value * 1000).toPrecision(3)} µs`.replace(/\.0+ /, " ");
+    if (value < 0.995) return `${(value * 1000).toPrecision(3)} µs`;
     return value < 995 ? `${value.toPrecision(3)} ms` : `${(value / 1000).toPrecision(3)} s`;
   };
+  const round = (value) => milliseconds(value).replace(/\.0+ /, " "); // for the ticks of an axis
   const field = (name, value) =>
     ({ acceptance: two, secondChance: two, draftCost: cost })[name]?.(value) ?? count(value);
-  return { two, count, times, percent, cost, milliseconds, field };
+  return { two, count, times, percent, cost, milliseconds, round, field };
 })();
 
 foredraft.controls = (() => {

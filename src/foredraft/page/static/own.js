@@ -1,0 +1,163 @@
+/* The reader's own measurements: drop a file, see its cells as lines and as a table, put one of them into the dials. */
+"use strict";
+
+foredraft.own = (() => {
+  const { state, format, economics, measurements, chart } = foredraft;
+  const byId = (id) => document.getElementById(id);
+  const status = byId("drop-status");
+  const TINTS = ["fast", "gain", "pay", "reject", "pass-ink", "muted"];
+  let shown = null; // {name, bench}
+
+  const say = (text, failed = false) => {
+    status.textContent = text;
+    status.classList.toggle("failed", failed);
+  };
+
+  const unique = (values) => [...new Set(values)];
+  const lines = () => {
+    const cells = shown.bench.filter((cell) => cell.workload === byId("workload").value);
+    const concurrencies = unique(cells.map((cell) => cell.concurrency)).sort((a, b) => a - b);
+    const mean = (some) => (some.length ? some.reduce((sum, cell) => sum + cell.speedup, 0) / some.length : null);
+    const methods = unique(cells.map((cell) => cell.method)).map((method) => ({
+      method, y: concurrencies.map((c) => mean(cells.filter((cell) => cell.method === method && cell.concurrency === c))),
+    }));
+    return { concurrencies, methods };
+  };
+
+  // Labels at the right end of the lines, pushed apart where they would touch.
+  const spread = (labels, gap) => {
+    labels.sort((a, b) => a.y - b.y);
+    labels.forEach((one, i) => { if (i && one.y < labels[i - 1].y + gap) one.y = labels[i - 1].y + gap; });
+    return labels;
+  };
+
+  const describe = () => {
+    const empty = { concurrencies: [1], methods: [] };
+    const { concurrencies, methods } = shown?.bench.length ? lines() : empty;
+    const speedups = methods.flatMap(({ y }) => y).filter((value) => value !== null);
+    const last = concurrencies.at(-1);
+    return {
+      summary: `Line chart of measured speedup against requests at once. ${methods.map(({ method, y }) => `${method}: ${y.filter((v) => v !== null).map(format.times).join(", ")}`).join("; ")}.`,
+      x: concurrencies,
+      lines: methods.map(({ y }, index) => ({ y, color: TINTS[index % TINTS.length], width: 2.5, dots: 7 })),
+      xLog: true, xRange: [concurrencies[0] * 0.9, Math.max(last, 2) * 1.06], yRange: [0, Math.max(1.5, Math.ceil(Math.max(0, ...speedups) * 2.2) / 2)],
+      padRight: 110, xLabel: "requests at once", yLabel: "times as fast as plain", xSplits: concurrencies, yTick: (v) => `${v}×`,
+      tip: (index) => `${concurrencies[index]}: ${methods.filter(({ y }) => y[index] !== null).map(({ method, y }) => `${method} ${format.times(y[index])}`).join(", ")}`,
+      under: ({ context, y, box, color }) => {
+        context.fillStyle = color("loss-wash");
+        context.fillRect(box.left, y(1), box.width, box.top + box.height - y(1));
+      },
+      paint: ({ y, box, label }) => {
+        const ends = methods.map(({ method, y: values }, index) => ({ method, tint: TINTS[index % TINTS.length], y: y(values.findLast((v) => v !== null)) }));
+        spread(ends, 16 * devicePixelRatio).forEach(({ method, tint, y: at }) => label(method, box.left + box.width + 8 * devicePixelRatio, at, { tint, weight: 600 }));
+      },
+    };
+  };
+
+  const fillTable = () => {
+    const table = document.createElement("table");
+    table.createCaption().textContent = `All cells of ${shown.name}`;
+    const head = table.createTHead().insertRow();
+    ["Method", "Workload", "Requests", "Tokens/s", "Speedup", "Tokens per pass", "Same tokens", "In the dials"].forEach((text) => {
+      head.append(Object.assign(document.createElement("th"), { textContent: text, scope: "col" }));
+    });
+    const body = table.createTBody();
+    shown.bench.forEach((cell) => {
+      const row = body.insertRow();
+      const same = cell.identical === null ? "" : cell.identical === true ? "yes" : cell.identical === false ? "no" : String(cell.identical);
+      [cell.method, cell.workload, cell.concurrency, cell.throughput === null ? "" : cell.throughput.toFixed(1), format.times(cell.speedup), cell.tokens ? format.two(cell.tokens) : "", same]
+        .forEach((text) => { row.insertCell().textContent = text; });
+      const numbers = measurements.asNumbers(cell);
+      const last = row.insertCell();
+      if (!numbers) return;
+      const button = Object.assign(document.createElement("button"), { type: "button", className: "plain", textContent: "Use" });
+      button.setAttribute("aria-label", `Use ${cell.method}, ${cell.workload}, ${cell.concurrency} at once`);
+      button.addEventListener("click", () => {
+        state.set(numbers);
+        say(`The dials now hold ${cell.method} on ${cell.workload} at ${cell.concurrency}: a = ${format.two(numbers.acceptance)}, g = ${numbers.length}, c = ${format.cost(numbers.draftCost)}.`);
+      });
+      last.append(button);
+    });
+    byId("measured-table").replaceChildren(table);
+  };
+
+  const summary = ({ meta, passes, bench, skipped }) => {
+    const parts = [];
+    const facts = ["model", "machine", "format", "dtype"].map((key) => meta[key]).filter((value) => typeof value === "string");
+    if (facts.length) parts.push(`${facts.join(", ")}.`);
+    if (bench.length) {
+      const differing = bench.filter((cell) => cell.identical === false).length;
+      const told = bench.some((cell) => cell.identical !== null);
+      parts.push(`${bench.length} ${bench.length === 1 ? "cell" : "cells"}: ${unique(bench.map((cell) => cell.method)).join(", ")}.`);
+      if (told) parts.push(differing ? `In ${differing} of them the tokens differ from plain decoding.` : "The tokens are the same as plain decoding's in every cell.");
+      const slower = bench.filter((cell) => cell.speedup < economics.VERDICTS[2].from).length;
+      if (slower) parts.push(`${slower} ${slower === 1 ? "is" : "are"} slower than plain.`);
+    }
+    if (passes.length) parts.push(`${passes.length} measured passes now stand in for the data sheets in the section on load.`);
+    if (skipped) parts.push(`${skipped} cells of other kinds were left aside.`);
+    return parts.join(" ");
+  };
+
+  const take = (name, text) => {
+    let found;
+    try {
+      found = measurements.read(name, text);
+    } catch (error) {
+      say(error.message, true);
+      return;
+    }
+    if (found.plan) {
+      state.set(found.plan);
+      say(`The dials now hold the numbers of “${name}”.`);
+      return;
+    }
+    if (found.passes.length) {
+      const label = typeof found.meta.model === "string" ? `${found.meta.model} (${name})` : name;
+      foredraft.model.setMeasuredPasses({ points: found.passes, passTime: economics.measuredPasses(found.passes), label });
+    }
+    shown = { name, bench: found.bench };
+    byId("measured").hidden = false;
+    byId("measured-summary").textContent = summary(found);
+    byId("measured-table").hidden = !found.bench.length;
+    byId("measured-figure").hidden = !found.bench.length;
+    const workloads = unique(found.bench.map((cell) => cell.workload));
+    byId("workload").replaceChildren(...workloads.map((workload) => new Option(workload, workload)));
+    byId("workload-select").hidden = workloads.length < 2;
+    fillTable();
+    say(`Read “${name}”.`);
+    state.schedule();
+  };
+
+  const forget = () => {
+    shown = null;
+    foredraft.model.setMeasuredPasses(null);
+    byId("measured").hidden = true;
+    say("Back to the data sheets.");
+    state.schedule();
+    byId("file").focus();
+  };
+
+  const takeFile = (file) => file && file.text().then((text) => take(file.name, text));
+
+  const start = () => {
+    chart.create(byId("measured-chart"), describe);
+    byId("file").addEventListener("change", ({ target }) => {
+      takeFile(target.files[0]);
+      target.value = "";
+    });
+    byId("forget").addEventListener("click", forget);
+    byId("workload").addEventListener("change", state.schedule);
+    const over = (on) => byId("drop").classList.toggle("over", on);
+    addEventListener("dragover", (event) => {
+      event.preventDefault();
+      over(true);
+    });
+    addEventListener("dragleave", (event) => { if (!event.relatedTarget) over(false); });
+    addEventListener("drop", (event) => {
+      event.preventDefault();
+      over(false);
+      takeFile(event.dataTransfer.files[0]);
+    });
+  };
+  return { start, take };
+})();

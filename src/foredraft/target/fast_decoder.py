@@ -1,0 +1,104 @@
+"""A decoder for Llama-shaped models with nothing between its products but what the arithmetic needs.
+
+Two ways compute the same functions: compiled kernels on CPUs, where a row's result has the same bits whatever the other rows of the pass are,
+and plain torch everywhere else (GPUs, float64, processors that the kernels don't serve). Weights are taken over from the checkpoint one by
+one, so that there is no second copy of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from foredraft.target.decoder import Hidden
+from foredraft.target.flat_pass import FlatPass
+from foredraft.target.kv_cache import KVCache
+from foredraft.target.llama_shape import LlamaShape, Unsupported, read_shape
+from foredraft.target.quantization import WeightFormat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+__all__ = ["FastDecoder", "Unsupported", "build_fast_decoder", "load_fast_decoder"]
+
+
+class Way(Protocol):
+    """How the pass is computed."""
+
+    cache_dtype: torch.dtype
+
+    def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...]) -> Hidden: ...
+
+    def head(self, hidden: Tensor) -> Tensor: ...
+
+
+class FastDecoder:
+    """The lean decoder. Hidden states and logits are float32 (float64 for a float64 model).
+
+    `cache_dtype` is what the KV cache must be made of.
+    """
+
+    def __init__(self, shape: LlamaShape, weight_format: WeightFormat, way: Way) -> None:
+        self.shape = shape
+        self.weight_format = weight_format
+        self.way = way
+        self.cache_shape = shape.cache_shape
+        self.cache_dtype = way.cache_dtype
+        self.vocab_size = shape.vocabulary
+        self.hidden_size = shape.hidden
+
+    @torch.inference_mode()
+    def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+        """Run the layers over all rows, writing keys and values to `cache`."""
+        return self.way.forward(flat, cache, taps)
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        """[R, H] -> logits [R, V]."""
+        return self.way.head(hidden)
+
+
+def build_fast_decoder(model: PreTrainedModel, *, weight_format: WeightFormat, threads: int | None = None) -> FastDecoder:
+    """Take the weights out of `model`, which can't be used afterwards.
+
+    `threads` is how many compute (torch's number of threads when None). Raises Unsupported, before it touches any weight, when the model
+    is not Llama-shaped.
+    """
+    parameters = dict(model.named_parameters())
+
+    def take(name: str) -> Tensor:
+        parameter = parameters.pop(name)
+        tensor = parameter.data
+        parameter.data = tensor.new_empty(0)
+        return tensor
+
+    return load_fast_decoder(model.config, list(parameters), take, weight_format=weight_format, threads=threads, device=model.device)
+
+
+def load_fast_decoder(
+    config: PreTrainedConfig,
+    names: Iterable[str],
+    read: Callable[[str], Tensor],
+    *,
+    weight_format: WeightFormat,
+    threads: int | None = None,
+    device: torch.device | str = "cpu",
+    compiled: bool = True,
+) -> FastDecoder:
+    """Build from a checkpoint's tensor `names` and a function that reads one; `compiled` False uses plain torch.
+
+    Raises Unsupported when the model is not Llama-shaped.
+    """
+    present = set(names)
+    shape = read_shape(config, present)
+    if compiled and torch.device(device).type == "cpu" and config.dtype != torch.float64:
+        from foredraft.target.kernels.compiled import CompiledWay, refusal
+
+        if refusal(shape) is None:
+            return FastDecoder(shape, weight_format, CompiledWay(shape, present, read, weight_format, threads))
+    from foredraft.target.torch_way import TorchWay
+
+    return FastDecoder(shape, weight_format, TorchWay(shape, present, read, weight_format, torch.device(device)))

@@ -1,0 +1,72 @@
+"""Weight formats of the lean decoder, and the two shapes that weights are stored in.
+
+float32 and bfloat16 keep the checkpoint's numbers. int8 keeps one float32 scale per output channel and whole numbers from -127 to 127;
+activations get a scale per row while decoding. Sums of int8 products are exact integers, so every kernel computes the same bits.
+`pack` lays a weight out in the panels that the compiled kernels read.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Packed", "WeightFormat", "interleave", "pack", "packed_bytes", "quantise_rows"]
+
+WeightFormat = Literal["float32", "bfloat16", "int8"]
+
+PANEL = 48
+WORD_SIZE = {"int8": 4, "bfloat16": 2, "float32": 1}
+
+
+class Packed(NamedTuple):
+    """words int32 [panels, words, 48], a word being 4 int8 (plus 128), 2 bfloat16 or 1 float32 numbers along the input dimension;
+    scale float32 [panels * 48], int8 only."""
+
+    words: Tensor
+    scale: Tensor | None
+
+
+def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, K] -> int8 levels [N, K] and float32 scales [N], with levels * scale nearest to the rows; the same for weights and activations."""
+    rows = rows.float()
+    top = rows.abs().amax(dim=1)
+    inverse = torch.where(top > 1e-30, 127.0 / top, 0.0)
+    return torch.round(rows * inverse.unsqueeze(1)).to(torch.int8), top / 127.0
+
+
+def packed_bytes(columns: int, size: int, weight_format: WeightFormat) -> int:
+    """Bytes of the packed words of a [columns, size] weight."""
+    return -(-columns // PANEL) * PANEL * size // WORD_SIZE[weight_format] * 4
+
+
+def pack(weight: Tensor, weight_format: WeightFormat, words: Tensor) -> Packed:
+    """Pack [N, K] into `words`, uint8 [packed_bytes(N, K)]; columns past N are zero."""
+    columns, size = weight.shape
+    panels = -(-columns // PANEL)
+    scale = None
+    if weight_format == "int8":
+        levels, scales = quantise_rows(weight)
+        rows = (levels.view(torch.uint8) ^ 128).view(torch.int32)  # plus 128
+        scale = torch.zeros(panels * PANEL)
+        scale[:columns] = scales
+    else:
+        rows = weight.to(getattr(torch, weight_format)).contiguous().view(torch.int32)
+    target = words.view(torch.int32).view(panels, rows.shape[1], PANEL)
+    whole = columns // PANEL
+    target[:whole] = rows[: whole * PANEL].view(whole, PANEL, -1).transpose(1, 2)
+    if whole < panels:
+        target[whole] = 0
+        target[whole, :, : columns - whole * PANEL] = rows[whole * PANEL :].t()
+    return Packed(target, scale)
+
+
+def interleave(gate: Tensor, up: Tensor) -> Tensor:
+    """[I, ...] and [I, ...] -> rows of 24 gates and the 24 ups that they gate, alternating; padded with zeros to whole panels."""
+    half = PANEL // 2
+    missing = -gate.shape[0] % half
+    if missing:
+        gate, up = (torch.cat([part, part.new_zeros((missing, *part.shape[1:]))]) for part in (gate, up))
+    blocks = (part.unflatten(0, (-1, half)) for part in (gate, up))
+    return torch.cat(list(blocks), dim=1).flatten(0, 1)
