@@ -111,6 +111,26 @@ def finish(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
+def rewrite(source: Path, target: Path, settings: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
+    """Copy a GGUF file with some metadata set (None removes a key) and some tensors added."""
+    reader = gguf.GGUFReader(source)
+    architecture = str(settings.pop("general.architecture", reader.fields["general.architecture"].contents()))
+    writer = gguf.GGUFWriter(target, architecture)
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.architecture")) and key not in settings:
+            element = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), field.types[0], element)
+    for key, value in settings.items():
+        if value is not None:
+            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    for tensor in reader.tensors:
+        if tensor.name not in tensors:
+            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
+    finish(writer)
+
+
 def _arch(name: str) -> gguf.MODEL_ARCH:
     return next(arch for arch, label in gguf.MODEL_ARCH_NAMES.items() if label == name)
 

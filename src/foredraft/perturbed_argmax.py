@@ -64,7 +64,7 @@ def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[
         for block in range(blocks):
             best_here = values[block * BLOCK]
             for token in range(block * BLOCK, min(size, (block + 1) * BLOCK)):
-                best_here = max(best_here, values[token])
+                best_here = values[token] if values[token] > best_here else best_here
             block_best[block] = best_here
             if best_here > block_best[start]:
                 start = block
@@ -77,9 +77,14 @@ def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[
                 continue
             first = block * BLOCK
             count = min(size, first + BLOCK) - first
+            highest = np.uint32(0)
             for index in range(count):
-                hashes[index] = _bits(np.uint32(first + index), low, high)
+                hash_bits = _bits(np.uint32(first + index), low, high)
+                hashes[index] = hash_bits
+                highest = hash_bits if hash_bits > highest else highest
             needed = _needed_bits(best - top)
+            if np.float64(highest) < needed:
+                continue
             for index in range(count):
                 if np.float64(hashes[index]) < needed:
                     continue

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
@@ -13,23 +14,15 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from gguf_files import ARCHITECTURES, finish, write_model, write_vocabulary
+from gguf_files import ARCHITECTURES, finish, rewrite, write_model, write_vocabulary
 from transformers import AutoModelForCausalLM
 
 from foredraft.errors import LoadError
 from foredraft.target.gguf import convert_gguf, gguf_tokenizer
 from foredraft.target.gguf_file import KINDS, read_gguf, tensor_slices, weight_kind
-from foredraft.target.gguf_tokenizer import SPLIT_OF
 from foredraft.target.loading import load_target
 
 MATRIX_KINDS = [Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q6_K]
-TEXTS = [
-    "Hello world! 12345",
-    "don't  WE'LL\n\n\tx = f(y)[0]  # ok\n",
-    "naïve café — 日本語 👩‍👩‍👧 e\u0301",
-    " leading and trailing ",
-    "",
-]
 
 
 @pytest.fixture(autouse=True)
@@ -145,12 +138,12 @@ def test_llama3_rotary_factors_become_the_scaling_they_came_from(tmp_path: Path)
     factors = base ** -(torch.arange(0, 64, 2) / 64) / expected.model.rotary_emb.inv_freq
     assert factors.min() == pytest.approx(1.0)
     assert factors.max() == pytest.approx(8.0)
-    _rewrite(
+    rewrite(
         tmp_path / "x.gguf", tmp_path / "m.gguf", {"llama.rope.freq_base": base}, {"rope_freqs.weight": factors.numpy()}
     )
     loaded = load_target(str(tmp_path / "m.gguf")).model
     assert torch.allclose(loaded.model.rotary_emb.inv_freq, expected.model.rotary_emb.inv_freq)
-    _rewrite(tmp_path / "m.gguf", tmp_path / "odd.gguf", {}, {"rope_freqs.weight": factors.numpy() ** 1.5})
+    rewrite(tmp_path / "m.gguf", tmp_path / "odd.gguf", {}, {"rope_freqs.weight": factors.numpy() ** 1.5})
     with pytest.raises(LoadError, match="rotary factors that aren't Llama 3's"):
         load_target(str(tmp_path / "odd.gguf"))
 
@@ -168,7 +161,7 @@ def test_llama3_rotary_factors_become_the_scaling_they_came_from(tmp_path: Path)
 )
 def test_position_scaling_is_kept(settings: dict[str, object], wanted: dict[str, object], tmp_path: Path) -> None:
     written = write_model(tmp_path / "x.gguf", "qwen2")
-    _rewrite(written.path, tmp_path / "m.gguf", {f"qwen2.{key}": value for key, value in settings.items()}, {})
+    rewrite(written.path, tmp_path / "m.gguf", {f"qwen2.{key}": value for key, value in settings.items()}, {})
     found = load_target(str(tmp_path / "m.gguf")).model.config.rope_parameters
     assert wanted.items() <= found.items()
     assert found["rope_theta"] == 20000.0
@@ -183,6 +176,15 @@ def test_a_file_is_converted_once_whatever_it_is_called(tmp_path: Path) -> None:
     stamp = (folder / "model.safetensors").stat().st_mtime_ns
     assert convert_gguf(written.path.rename(tmp_path / "other.gguf"), torch.float32) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_conversions_at_the_same_time_do_each_other_no_harm(tmp_path: Path, own_cache: Path) -> None:
+    written = write_model(tmp_path / "m.gguf")
+    with ThreadPoolExecutor(4) as pool:
+        folders = list(pool.map(lambda _: convert_gguf(written.path, torch.float32), range(4)))
+    assert len(set(folders)) == 1
+    assert list((own_cache / "gguf").iterdir()) == folders[:1]
+    assert_same_model(load_target(str(written.path)).model, written.expected)
 
 
 def test_a_changed_file_is_converted_again(tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_a_copied_cache_is_recognised_by_its_content(tmp_path: Path, own_cache: 
 
 def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path: Path, own_cache: Path) -> None:
     path = write_model(tmp_path / "x.gguf").path
-    _rewrite(path, tmp_path / "m.gguf", {}, {"blk.0.strange.weight": np.zeros(8, np.float32)})
+    rewrite(path, tmp_path / "m.gguf", {}, {"blk.0.strange.weight": np.zeros(8, np.float32)})
     with pytest.raises(LoadError, match=r"'blk\.0\.strange\.weight', unknown to LlamaForCausalLM"):
         convert_gguf(tmp_path / "m.gguf", torch.float32)
     assert list((own_cache / "gguf").iterdir()) == []
@@ -253,144 +255,7 @@ def test_converted_weights_can_be_mapped_tensor_by_tensor(tmp_path: Path) -> Non
     assert (8 + int.from_bytes(header, "little")) % 64 == 0
 
 
-# ---- tokenizers ----
-
-
-def write_tokenizer(path: Path, pre: str, architecture: str = "llama", **settings: object) -> Path:
-    written = write_model(path.with_name("source.gguf"), architecture)
-    _rewrite(written.path, path, {"tokenizer.ggml.pre": pre, **settings}, {})
-    return path
-
-
-@pytest.mark.parametrize(
-    ("pre", "pieces"),
-    [
-        ("gpt-2", ["HelloWorld", "'s", "Ġ12345", ",", "Ġ", "Ġx", "Ċ", "Ċ", "y"]),
-        ("smollm", ["HelloWorld", "'s", "Ġ", "1", "2", "3", "4", "5", ",", "Ġ", "Ġx", "Ċ", "Ċ", "y"]),
-        ("llama-bpe", ["HelloWorld", "'s", "Ġ", "123", "45", ",", "Ġ", "Ġx", "ĊĊ", "y"]),
-        ("qwen2", ["HelloWorld", "'s", "Ġ", "1", "2", "3", "4", "5", ",", "Ġ", "Ġx", "ĊĊ", "y"]),
-        ("tekken", ["Hello", "World", "'s", "Ġ", "1", "2", "3", "4", "5", ",", "Ġ", "Ġx", "ĊĊ", "y"]),
-        ("gpt-4o", ["Hello", "World's", "Ġ", "123", "45", ",", "Ġ", "Ġx", "ĊĊ", "y"]),
-    ],
-)
-def test_text_is_split_as_the_file_says(pre: str, pieces: list[str], tmp_path: Path) -> None:
-    tokenizer = gguf_tokenizer(write_tokenizer(tmp_path / "m.gguf", pre))
-    split = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("HelloWorld's 12345,  x\n\ny")
-    assert [piece for piece, _ in split] == pieces
-
-
-@pytest.mark.parametrize(("pre", "reference"), [("gpt-2", "GPT2Tokenizer"), ("qwen2", "Qwen2Tokenizer")])
-def test_same_ids_as_transformers_own_class(pre: str, reference: str, tmp_path: Path) -> None:
-    import transformers
-
-    path = write_tokenizer(tmp_path / "m.gguf", pre, "qwen2")
-    metadata = read_gguf(path).metadata
-    vocabulary = {token: index for index, token in enumerate(metadata["tokenizer.ggml.tokens"])}
-    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    theirs, ours = getattr(transformers, reference)(vocab=vocabulary, merges=merges), gguf_tokenizer(path)
-    for text in TEXTS:
-        assert ours.encode(text) == theirs.encode(text)
-        assert ours.decode(ours.encode(text)) == (text if pre == "gpt-2" else text.replace("e\u0301", "é"))
-
-
-@pytest.mark.parametrize("pre", SPLIT_OF)
-def test_every_known_split_gives_the_text_back(pre: str, tmp_path: Path) -> None:
-    tokenizer = gguf_tokenizer(write_tokenizer(tmp_path / "m.gguf", pre))
-    for text in TEXTS[:2] + TEXTS[3:]:
-        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
-
-
-def test_special_tokens_bos_template_and_ends(tmp_path: Path) -> None:
-    template = "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}"
-    path = write_tokenizer(
-        tmp_path / "m.gguf",
-        "gpt-2",
-        **{
-            "tokenizer.ggml.add_bos_token": True,
-            "tokenizer.chat_template": template,
-            "tokenizer.ggml.eot_token_id": 0,
-        },
-    )
-    loaded = load_target(str(path))
-    tokenizer = loaded.tokenizer
-    hello = tokenizer.convert_tokens_to_ids("hello")
-    assert tokenizer.encode("hello") == [1, hello]
-    assert tokenizer.encode("hello</s>", add_special_tokens=False) == [hello, 2]
-    assert tokenizer.decode([1, hello, 2], skip_special_tokens=True) == "hello"
-    assert tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False) == "<s>hello</s>"
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
-    assert loaded.eos_token_ids == (0, 2)
-
-
-@pytest.mark.parametrize(("pre", "adds"), [("gpt-2", False), ("llama-bpe", True), ("tekken", True), ("qwen2", False)])
-def test_bos_by_default_where_llama_cpp_adds_one(pre: str, adds: bool, tmp_path: Path) -> None:
-    tokenizer = gguf_tokenizer(write_tokenizer(tmp_path / "m.gguf", pre))
-    assert (tokenizer.encode("hello")[0] == 1) is adds
-
-
-def test_sentencepiece_vocabulary_gives_sentencepiece_ids(tmp_path: Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n".join(Path(gguf.__file__).parent.joinpath("constants.py").read_text().splitlines()[:1500]))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(corpus),
-        model_prefix=str(tmp_path / "spm"),
-        model_type="bpe",
-        vocab_size=800,
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-    )
-    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    size = theirs.vocab_size()
-    kinds = [
-        gguf.TokenType.UNKNOWN
-        if theirs.is_unknown(i)
-        else gguf.TokenType.CONTROL
-        if theirs.is_control(i)
-        else gguf.TokenType.BYTE
-        if theirs.is_byte(i)
-        else gguf.TokenType.NORMAL
-        for i in range(size)
-    ]
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([theirs.id_to_piece(i) for i in range(size)])
-    writer.add_token_scores([theirs.get_score(i) for i in range(size)])
-    writer.add_token_types(kinds)
-    writer.add_bos_token_id(theirs.bos_id())
-    writer.add_eos_token_id(theirs.eos_id())
-    writer.add_unk_token_id(theirs.unk_id())
-    writer.add_tensor("w", np.zeros((1, 32), np.float32))
-    finish(writer)
-    ours = gguf_tokenizer(tmp_path / "m.gguf")
-    for text in [*TEXTS[:4], "self.add_key_value(Keys.LLM.CONTEXT_LENGTH, 42)", "class   MODEL_ARCH(IntEnum):"]:
-        assert ours.encode(text) == [theirs.bos_id(), *theirs.encode(text)]
-        assert ours.decode(ours.encode(text), skip_special_tokens=True) == text
-
-
 # ---- files that can't be loaded ----
-
-
-def _rewrite(source: Path, target: Path, settings: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
-    """Copy a GGUF file with some metadata set (None removes a key) and some tensors added."""
-    reader = gguf.GGUFReader(source)
-    architecture = str(settings.pop("general.architecture", reader.fields["general.architecture"].contents()))
-    writer = gguf.GGUFWriter(target, architecture)
-    for key, field in reader.fields.items():
-        if not key.startswith(("GGUF.", "general.architecture")) and key not in settings:
-            element = field.types[1] if len(field.types) > 1 else None
-            writer.add_key_value(key, field.contents(), field.types[0], element)
-    for key, value in settings.items():
-        if value is not None:
-            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
-    for tensor in reader.tensors:
-        if tensor.name not in tensors:
-            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
-    for name, values in tensors.items():
-        writer.add_tensor(name, values)
-    finish(writer)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 20, 100, 2000, 0.5, 0.99, -1])
@@ -441,7 +306,7 @@ def test_a_damaged_header_never_raises_anything_else(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read_is_refused_by_name(settings: dict[str, object], sentence: str, tmp_path: Path) -> None:
     source = write_model(tmp_path / "x.gguf").path
-    _rewrite(source, tmp_path / "m.gguf", dict(settings), {})
+    rewrite(source, tmp_path / "m.gguf", dict(settings), {})
     with pytest.raises(LoadError, match=sentence) as caught:
         load_target(str(tmp_path / "m.gguf"))
     assert "\n" not in str(caught.value)

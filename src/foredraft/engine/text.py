@@ -7,21 +7,15 @@ from a draft.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["Piece", "TextStream"]
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
-
-class _Decoder(Protocol):
-    def step(self, token: int) -> str | None:
-        """The text that this token completes; None in the middle of a character."""
-        ...
 
 
 class Piece(NamedTuple):
@@ -42,12 +36,9 @@ class TextStream:
         skip_special_tokens: bool = True,
         include_stop: bool = False,
     ) -> None:
-        self._decoder = _decoder(tokenizer, skip_special_tokens)
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special_tokens
+        self._decoder = _Decoder(tokenizer, skip_special_tokens)
         self._stop = stop
         self._include_stop = include_stop
-        self._tokens: list[int] = []
         self._unfinished = False
         self._held: list[Piece] = []
         self._text = ""
@@ -59,7 +50,6 @@ class TextStream:
 
     def push(self, token: int, drafted: bool, *, check_stop: bool = True) -> str | None:
         """Add a token; the stop string it completed, if any. Text from the stop string on is dropped."""
-        self._tokens.append(token)
         text = self._decoder.step(token)
         self._unfinished = text is None
         if not text:
@@ -72,8 +62,8 @@ class TextStream:
     def release(self, *, final: bool) -> list[Piece]:
         """The pieces that no later token can take back; all of them when `final`."""
         if final and self._unfinished:
-            tail = _decode(self._tokenizer, self._tokens, self._skip_special)[len(self._text) :]
-            if tail:  # bytes of a character that never came to its end
+            tail = self._decoder.rest()
+            if tail:
                 self._text += tail
                 self._held.append(Piece(tail, False))
         keep = 0 if final else self._possible_stop()
@@ -118,45 +108,35 @@ class TextStream:
         return longest
 
 
-def _decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool) -> _Decoder:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return _SlowDecoder(tokenizer, skip_special_tokens)
-    return _BackendDecoder(backend, skip_special_tokens)
+class _Decoder:
+    """Incremental decoding: the text of a short window with and without the new token; the difference is new.
 
-
-def _decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int], skip_special_tokens: bool) -> str:
-    return str(tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
-
-
-class _BackendDecoder:
-    """Incremental decoding by the `tokenizers` library."""
-
-    def __init__(self, backend: Tokenizer, skip_special_tokens: bool) -> None:
-        from tokenizers.decoders import DecodeStream
-
-        self._backend = backend
-        self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
-
-    def step(self, token: int) -> str | None:
-        return self._stream.step(self._backend, token)
-
-
-class _SlowDecoder:
-    """The same for tokenizers written in Python: decode a short window twice and return the difference."""
+    The window begins with the last tokens that gave text, since spaces and bytes may depend on the token before. Unlike
+    `tokenizers.decoders.DecodeStream` it survives byte tokens that form no valid character.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special_tokens
+        decoder = getattr(tokenizer, "backend_tokenizer", None) or tokenizer  # the backend decodes several times faster
+        self._decode: Callable[[list[int]], str] = lambda tokens: str(
+            decoder.decode(tokens, skip_special_tokens=skip_special_tokens)
+        )
         self._window: list[int] = []
+        self._context = 0
         self._known = ""
 
     def step(self, token: int) -> str | None:
+        """The text that this token completes; None in the middle of a character."""
         self._window.append(token)
-        text = _decode(self._tokenizer, self._window, self._skip_special)
+        text = self._decode(self._window)
         if text.endswith(REPLACEMENT):
             return None
         new = text[len(self._known) :]
-        self._window = self._window[-8:]
-        self._known = _decode(self._tokenizer, self._window, self._skip_special)
+        if new:
+            del self._window[: self._context]
+            self._context = len(self._window)
+            self._known = self._decode(self._window)
         return new
+
+    def rest(self) -> str:
+        """What the bytes of a character that never came to its end look like."""
+        return self._decode(self._window)[len(self._known) :]

@@ -45,8 +45,8 @@ SPLIT_OF = {
     "tekken": "tekken",
     **dict.fromkeys(("gpt-4o", "llama4"), "gpt4o"),
 }
-ADD_BOS_BY_DEFAULT = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
-WHOLE_WORDS_FIRST = ("llama3", "tekken")  # a word that is a token is taken whole, whatever the merges say
+# these add BOS unless told otherwise, and take a word that is a token whole, whatever the merges say
+LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 PHI3_UNSTRIPPED = ("<s>", "<unk>", "<|endoftext|>")  # Phi-3's other special tokens swallow the white space after them
 
@@ -69,7 +69,7 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
         tokenizer,
         file,
         tokens,
-        default=kind == "llama" or file.metadata.get("tokenizer.ggml.pre") in ADD_BOS_BY_DEFAULT,
+        default=kind == "llama" or file.metadata.get("tokenizer.ggml.pre") in LLAMA3_LIKE,
     )
     return tokenizer
 
@@ -135,7 +135,7 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
         )
     pairs = [(merge[:space], merge[space + 1 :]) for merge in merges if (space := merge.find(" ", 1)) > 0]
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=split in WHOLE_WORDS_FIRST))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=name in LLAMA3_LIKE))
     expression = SPLITS[split]
     steps: list[Any] = []
     if split == "digits":
@@ -198,7 +198,7 @@ def _merges_by_score(tokens: list[str], scores: list[float], types: list[int]) -
 def _add_special_tokens(tokenizer: Tokenizer, file: GgufFile, tokens: list[str]) -> None:
     from tokenizers import AddedToken
 
-    strips = file.architecture == "phi3"
+    strips = file.architecture == "phi3" and file.metadata.get("tokenizer.ggml.model") == "llama"
     added = []
     for token, kind in zip(tokens, _types(file, tokens), strict=True):
         if kind in (CONTROL, UNKNOWN) and token:

@@ -19,7 +19,7 @@ __all__ = ["fetch_from_hub", "is_hub_id"]
 ANSWER_WITHIN = 10.0  # seconds for the hub's answer about a repository
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]
 UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+HUB_ID = re.compile(r"(?=.{1,96}$)[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 logger = logging.getLogger(__name__)
 

@@ -90,9 +90,9 @@ def load_target(
         raise ConfigError(f"dtype {dtype!r} is unknown; use one of auto, {', '.join(DTYPES)}")
     if max_model_len is not None and max_model_len < 1:
         raise ConfigError(f"max_model_len is {max_model_len} and must be at least 1; leave it out for the model's own")
-    source = locate(model, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-    converted = source.is_file()
     with explained(model):
+        source = locate(model, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
+        converted = source.is_file()
         if converted:
             stored = weight_kind(read_gguf(source))
             chosen = DTYPES.get(dtype, AUTO.get(stored, AUTO_FOR_QUANTISED))
@@ -122,8 +122,8 @@ def load_tokenizer(
     model: str, *, revision: str | None = None, trust_remote_code: bool = False, offline: bool = False
 ) -> PreTrainedTokenizerBase:
     """The tokenizer alone, of anything that `load_target` accepts; a folder needs no weights for it."""
-    source = locate(model, revision=revision, trust_remote_code=trust_remote_code, offline=offline, weights=False)
     with explained(model):
+        source = locate(model, revision=revision, trust_remote_code=trust_remote_code, offline=offline, weights=False)
         if source.is_file():
             return gguf_tokenizer(source)
         return load_tokenizer_files(source, as_written=False, trust_remote_code=trust_remote_code)

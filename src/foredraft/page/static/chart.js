@@ -1,4 +1,4 @@
-/* Line charts: uPlot with this page's colours, fonts and direct labels.
+/* Line charts: uPlot with this page’s colours, fonts and direct labels.
  *
  * `chart(element, describe)` draws `describe(model)` now and at each update, but only while the chart is near the screen.
  * A description: {x, lines: [{y, color, width, dash, dots, points}], xRange, yRange, xLog, xLabel, yLabel, xTick, yTick,
@@ -7,12 +7,18 @@
 "use strict";
 
 foredraft.chart = (() => {
-  const FONT = "500 12.5px 'Inter Variable', system-ui, sans-serif";
+  const FONT = "12px 'Inter Variable', system-ui, sans-serif"; // uPlot scales the first number it finds: no weight here
 
   // A colour of the stylesheet by name, resolved for the current scheme.
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-  const label = (context, text, x, y, { tint = "ink", align = "left", weight = 500, size = 12.5, halo = true } = {}) => {
+  const label = (
+    context,
+    text,
+    x,
+    y,
+    { tint = "ink", align = "left", weight = 500, size = 12.5, halo = true } = {},
+  ) => {
     const scale = devicePixelRatio;
     context.font = `${weight} ${size * scale}px 'Inter Variable', system-ui, sans-serif`;
     context.textAlign = align;
@@ -41,42 +47,76 @@ foredraft.chart = (() => {
   const build = (element, chart) => {
     const { description } = chart;
     const axis = (side, name, tick, size) => ({
-      side, size, gap: 6, font: FONT, labelFont: FONT, labelSize: 22, labelGap: 2, label: name,
+      side,
+      size,
+      gap: 6,
+      font: FONT,
+      labelFont: FONT,
+      labelSize: 20,
+      labelGap: 0,
+      label: name,
       stroke: () => color("muted"),
       grid: { stroke: () => color("rule"), width: 1 },
       ticks: { show: false },
       values: (_, splits) => splits.map((value) => (value === null ? "" : tick(value))),
     });
     const frame = (plot) => ({
-      context: plot.ctx, plot,
+      context: plot.ctx,
+      plot,
       x: (value) => plot.valToPos(value, "x", true),
       y: (value) => plot.valToPos(value, "y", true),
-      box: plot.bbox, dot: (...args) => dot(plot.ctx, ...args), label: (...args) => label(plot.ctx, ...args), color,
+      box: plot.bbox,
+      dot: (...args) => dot(plot.ctx, ...args),
+      label: (...args) => label(plot.ctx, ...args),
+      color,
     });
+    const narrow = element.clientWidth < 480;
     const options = {
       width: element.clientWidth,
       height: Math.min(Number(element.dataset.height), Math.max(220, element.clientWidth * 0.72)),
       pxAlign: 0,
       padding: [14, description.padRight ?? 16, 0, 0],
       legend: { show: false },
-      cursor: { drag: { setScale: false, x: false, y: false }, y: false, points: { show: false }, x: Boolean(description.tip) },
+      cursor: {
+        drag: { setScale: false, x: false, y: false },
+        y: false,
+        points: { show: false },
+        x: Boolean(description.tip),
+      },
       scales: {
         x: { time: false, range: () => chart.description.xRange, ...(description.xLog ? { distr: 3, log: 2 } : {}) },
         y: { range: () => chart.description.yRange, ...(description.yLog ? { distr: 3, log: 10 } : {}) },
       },
       axes: [
-        { ...axis(2, description.xLabel, description.xTick ?? String, 34), ...(description.xSplits ? { splits: () => chart.description.xSplits } : {}), space: 34 },
-        { ...axis(3, description.yLabel, description.yTick ?? String, 52), ...(description.ySplits ? { splits: () => chart.description.ySplits } : {}), space: 40 },
+        {
+          ...axis(2, description.xLabel, description.xTick ?? String, 34),
+          ...(description.xSplits ? { splits: () => chart.description.xSplits } : {}),
+          space: 34,
+        },
+        {
+          ...axis(3, description.yLabel ?? null, description.yTick ?? String, description.yWidth ?? (narrow ? 44 : 52)),
+          ...(description.ySplits ? { splits: () => chart.description.ySplits } : {}),
+          space: 40,
+        },
       ],
-      series: [{}, ...description.lines.map((line, index) => ({
-        stroke: () => color(chart.description.lines[index].color),
-        width: line.width ?? 2,
-        dash: line.dash,
-        alpha: line.alpha ?? 1,
-        points: { show: Boolean(line.dots), size: line.dots ?? 0, stroke: () => color(line.color), fill: () => color("paper"), width: 2 },
-        spanGaps: true,
-        pxAlign: 0,
-      }))],
+      series: [
+        {},
+        ...description.lines.map((line, index) => ({
+          stroke: () => color(chart.description.lines[index].color),
+          width: line.width ?? 2,
+          dash: line.dash,
+          alpha: line.alpha ?? 1,
+          points: {
+            show: Boolean(line.dots),
+            size: line.dots ?? 0,
+            stroke: () => color(chart.description.lines[index].color),
+            fill: () => color("paper"),
+            width: 2,
+          },
+          spanGaps: true,
+          pxAlign: 0,
+        })),
+      ],
       hooks: {
         drawClear: [(plot) => chart.description.under?.(frame(plot))],
         draw: [(plot) => chart.description.paint?.(frame(plot))],
@@ -140,14 +180,19 @@ foredraft.chart = (() => {
     chart.plot = null;
     draw(chart);
   };
-  const nearScreen = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => {
-    const chart = all.find(({ element }) => element === target);
-    chart.visible = isIntersecting;
-    if (isIntersecting && chart.stale) draw(chart);
-  }), { rootMargin: "300px" });
+  const nearScreen = new IntersectionObserver(
+    (entries) =>
+      entries.forEach(({ target, isIntersecting }) => {
+        const chart = all.find(({ element }) => element === target);
+        chart.visible = isIntersecting;
+        if (isIntersecting && chart.stale) draw(chart);
+      }),
+    { rootMargin: "300px" },
+  );
 
   const update = (model) => {
     latest = model;
+    tables.forEach(fill);
     all.forEach((chart) => {
       chart.stale = true;
       draw(chart);
@@ -157,15 +202,22 @@ foredraft.chart = (() => {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   document.fonts.ready.then(repaint);
 
-  // The numbers of a chart as a table, filled when the reader opens it.
-  const table = (holder, headings, rows) => {
+  // The numbers of a chart as a table, kept up to date while the reader has it open. `rows(model)` gives its lines.
+  const tables = [];
+  const fill = ({ holder, headings, rows }) => {
+    if (!latest || !holder.parentElement.open) return;
     const cell = (kind, text) => Object.assign(document.createElement(kind), { textContent: text });
     const element = document.createElement("table");
     const head = element.createTHead().insertRow();
     headings.forEach((text) => head.append(Object.assign(cell("th", text), { scope: "col" })));
     const body = element.createTBody();
-    rows.forEach((values) => body.insertRow().append(...values.map((text) => cell("td", text))));
+    rows(latest).forEach((values) => body.insertRow().append(...values.map((text) => cell("td", text))));
     holder.replaceChildren(element);
+  };
+  const table = (holder, headings, rows) => {
+    const one = { holder, headings, rows };
+    tables.push(one);
+    holder.parentElement.addEventListener("toggle", () => fill(one));
   };
 
   return { create, update, repaint, color, label, dot, table };

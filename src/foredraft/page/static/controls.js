@@ -46,7 +46,10 @@ foredraft.controls = (() => {
     const name = input.dataset.bind;
     const field = state.FIELDS[name];
     const log = input.dataset.scale === "log";
-    Object.assign(input, log ? { min: 0, max: LOG_STEPS, step: 1 } : { min: field.low, max: field.high, step: field.step });
+    Object.assign(
+      input,
+      log ? { min: 0, max: LOG_STEPS, step: 1 } : { min: field.low, max: field.high, step: field.step },
+    );
     input.addEventListener("input", () => {
       const value = Number(input.value);
       state.set({ [name]: log ? fromTrack(field, value) : clamp(field, value) });
@@ -64,7 +67,9 @@ foredraft.controls = (() => {
     const options = { machine: presets.machines, model: presets.models, weights: presets.weights }[name];
     options.forEach(({ id, name: text }) => select.append(new Option(text, id)));
     select.addEventListener("change", () => state.set({ [name]: select.value }));
-    bound.push((now) => { select.value = now[name]; });
+    bound.push((now) => {
+      select.value = now[name];
+    });
   };
 
   const PIXELS_PER_STEP = { length: 14, nodes: 8, draftCost: 3, acceptance: 3, secondChance: 3, batch: 3, context: 3 };
@@ -72,8 +77,13 @@ foredraft.controls = (() => {
   const bindScrub = (span) => {
     const name = span.dataset.bind;
     const field = state.FIELDS[name];
-    Object.entries({ role: "slider", tabindex: 0, "aria-label": field.name, "aria-valuemin": field.low, "aria-valuemax": field.high })
-      .forEach(([key, value]) => span.setAttribute(key, value));
+    Object.entries({
+      role: "slider",
+      tabindex: 0,
+      "aria-label": field.name,
+      "aria-valuemin": field.low,
+      "aria-valuemax": field.high,
+    }).forEach(([key, value]) => span.setAttribute(key, value));
     const move = (steps) => state.set({ [name]: nudge(field, state.get()[name], steps) });
     const KEYS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 5, PageDown: -5 };
     span.addEventListener("keydown", (event) => {
@@ -112,18 +122,33 @@ foredraft.controls = (() => {
     const { state: now, survival, load } = model;
     const { two, times, percent, count, milliseconds, field } = format;
     return {
-      ...Object.fromEntries(["acceptance", "length", "draftCost", "batch", "context"].map((n) => [n, field(n, now[n])])),
-      tokens: two(model.tokens), cost: two(model.cost), speedup: times(model.speedup),
-      survival1: percent(survival[0]), survival2: percent(survival[1]), survival3: percent(survival[2]),
-      bestLength: String(model.bestLength), bestSpeedup: times(model.bestSpeedup), waterline: two(model.waterline),
+      ...Object.fromEntries(
+        ["acceptance", "length", "draftCost", "batch", "context"].map((n) => [n, field(n, now[n])]),
+      ),
+      tokens: two(model.tokens),
+      cost: two(model.cost),
+      speedup: times(model.speedup),
+      survival1: percent(survival[0]),
+      survival2: percent(survival[1]),
+      survival3: percent(survival[2]),
+      bestLength: String(model.bestLength),
+      bestSpeedup: times(model.bestSpeedup),
+      waterline: two(model.waterline),
       breakEvenAcceptance: model.breakEvenAcceptance === null ? "none" : two(model.breakEvenAcceptance),
       breakEvenCost: model.breakEvenCost === null ? "any" : two(model.breakEvenCost),
-      treeTokens: two(model.treeTokens), chainTokens: two(model.chainTokens), treeDepth: String(model.treeDepth),
-      chainDepth: String(now.nodes), chainCeiling: Number.isFinite(model.chainCeiling) ? two(model.chainCeiling) : "∞",
-      rows: count(load.rows), plainTime: milliseconds(load.plainTime), verifyTime: milliseconds(load.verifyTime),
+      treeTokens: two(model.treeTokens),
+      chainTokens: two(model.chainTokens),
+      treeDepth: String(model.treeDepth),
+      chainDepth: String(now.nodes),
+      chainCeiling: Number.isFinite(model.chainCeiling) ? two(model.chainCeiling) : "∞",
+      rows: count(load.rows),
+      plainTime: milliseconds(load.plainTime),
+      verifyTime: milliseconds(load.verifyTime),
       verifyRatio: two(load.verifyTime / load.plainTime),
       payingBatch: load.payingBatch >= 512 ? "512 or more" : String(load.payingBatch),
-      loadSpeedup: times(load.now.speedup), loadBestLength: String(load.best.length), loadBestSpeedup: times(load.best.speedup),
+      loadSpeedup: times(load.now.speedup),
+      loadBestLength: String(load.best.length),
+      loadBestSpeedup: times(load.best.speedup),
     };
   };
 
@@ -134,6 +159,13 @@ foredraft.controls = (() => {
   };
   const show = (model) => {
     bound.forEach((update) => update(model.state));
+    document.querySelectorAll("[data-plural]").forEach((element) => {
+      const text =
+        model.state[element.dataset.plural] === 1
+          ? element.dataset.one
+          : (element.dataset.many ?? `${element.dataset.one}s`);
+      if (element.textContent !== text) element.textContent = text;
+    });
     const values = texts(model);
     document.querySelectorAll("[data-text], [data-value]").forEach((element) => {
       const text = values[element.dataset.text ?? element.dataset.value];

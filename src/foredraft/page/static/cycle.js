@@ -75,7 +75,12 @@ foredraft.cycle = (() => {
   const outcome = () => {
     const { accepted, length, tokens } = now;
     if (!length) return "No drafts: one pass, one token";
-    const drafts = accepted === length ? (length === 1 ? "The draft is accepted" : `All ${length} drafts accepted`) : `${accepted} of ${s(length, "draft")} accepted`;
+    const drafts =
+      accepted === length
+        ? length === 1
+          ? "The draft is accepted"
+          : `All ${length} drafts accepted`
+        : `${accepted} of ${s(length, "draft")} accepted`;
     return `${drafts}: ${s(tokens, "token")} from one pass`;
   };
 
@@ -103,7 +108,9 @@ foredraft.cycle = (() => {
     if (!now) return;
     now.root?.classList.remove("root");
     const { chips, accepted, own } = now;
-    chips.slice(0, accepted).forEach((chip, index) => chip.replaceWith(span("word free", wordAt(position + index).word)));
+    chips
+      .slice(0, accepted)
+      .forEach((chip, index) => chip.replaceWith(span("word free", wordAt(position + index).word)));
     own.replaceWith(span("word own", wordAt(position + accepted).word));
     chips.slice(accepted).forEach((chip) => chip.remove());
     position += now.tokens;
@@ -147,7 +154,9 @@ foredraft.cycle = (() => {
       elapsed += passes;
       history.time += passes;
       setScan(elapsed);
-      caption.textContent = now.length ? `One pass checks ${now.length === 1 ? "the draft" : `all ${now.length} drafts at once`}` : "One pass, one token";
+      caption.textContent = now.length
+        ? `One pass checks ${now.length === 1 ? "the draft" : `all ${now.length} drafts at once`}`
+        : "One pass, one token";
       if (elapsed >= 1 - 1e-9) resolve();
     } else if (phase === "resolve") {
       elapsed += seconds;
@@ -163,7 +172,10 @@ foredraft.cycle = (() => {
     }
   };
 
-  const announce = () => { document.getElementById("cycle-outcome").textContent = `${outcome()}, in ${(now.length * now.draftCost + 1).toFixed(2)} passes.`; };
+  const announce = () => {
+    document.getElementById("cycle-outcome").textContent =
+      `${outcome()}, in ${(now.length * now.draftCost + 1).toFixed(2)} passes.`;
+  };
 
   // Straight to the end of a cycle, without motion.
   const jump = () => {
@@ -178,8 +190,10 @@ foredraft.cycle = (() => {
   const drawLanes = () => {
     foredraft.lanes.draw(history, { phase, elapsed, running: now });
     const plain = Math.floor(history.time + 1e-9);
-    tally.textContent = history.time >= 1
-      ? `${history.time.toFixed(1)} passes in: plain ${s(plain, "token")}, with drafts ${history.tokens}` : "";
+    tally.textContent =
+      history.time >= 1
+        ? `${history.time.toFixed(1)} passes in: plain ${s(plain, "token")}, with drafts ${history.tokens}`
+        : "";
   };
 
   let before = 0;

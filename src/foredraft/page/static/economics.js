@@ -140,7 +140,13 @@ foredraft.economics = (() => {
     ]);
     return (rows, cached, batch) =>
       along(
-        curves.map(([b, byCached]) => [b, along(byCached.map(([c, curve]) => [c, along(curve, rows)]), cached)]),
+        curves.map(([b, byCached]) => [
+          b,
+          along(
+            byCached.map(([c, curve]) => [c, along(curve, rows)]),
+            cached,
+          ),
+        ]),
         batch,
       );
   };
@@ -199,9 +205,31 @@ foredraft.economics = (() => {
     (1000 * survivals.reduce((sum, curve, row) => sum + tokensFromSurvival(curve, lengths[row]), 0)) / milliseconds;
 
   return {
-    LONGEST, VERDICTS, survivalCurve, survivalFromConditional, tokensFromSurvival, tokensPerCycle, costPerCycle, speedup,
-    marginalTokens, bestLength, waterline, acceptanceForTokens, breakEvenAcceptance, breakEvenCost, verdict, cycle,
-    bestCycle, largestPayingBatch, roofline, measuredPasses, reach, treeTokens, treeDepth, rankProbabilities, bestTree,
+    LONGEST,
+    VERDICTS,
+    survivalCurve,
+    survivalFromConditional,
+    tokensFromSurvival,
+    tokensPerCycle,
+    costPerCycle,
+    speedup,
+    marginalTokens,
+    bestLength,
+    waterline,
+    acceptanceForTokens,
+    breakEvenAcceptance,
+    breakEvenCost,
+    verdict,
+    cycle,
+    bestCycle,
+    largestPayingBatch,
+    roofline,
+    measuredPasses,
+    reach,
+    treeTokens,
+    treeDepth,
+    rankProbabilities,
+    bestTree,
     goodput,
   };
 })();

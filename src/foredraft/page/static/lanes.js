@@ -34,12 +34,19 @@ foredraft.lanes = (() => {
     // Tokens sit at the end of their pass, up to eight in a row.
     const dots = (end, lane, accepted) => {
       const total = accepted + 1;
+      const gap = Math.min(10.5, (LANE - 6) / Math.ceil(total / 6));
       for (let index = 0; index < total; index += 1) {
         const fromRight = (total - 1 - index) % 6;
         const line = Math.floor((total - 1 - index) / 6);
         const lines = Math.ceil(total / 6);
-        const y = TOP[lane] + LANE / 2 + (line - (lines - 1) / 2) * 10.5;
-        dot(context, x(end) - (10 + fromRight * 12) * ratio * (pass / 92), y * ratio, 3.6 * (lines > 2 ? 0.8 : 1), index < accepted ? "token-free" : "token-own");
+        const y = TOP[lane] + LANE / 2 + (line - (lines - 1) / 2) * gap;
+        dot(
+          context,
+          x(end) - (10 + fromRight * 12) * ratio * (pass / 92),
+          y * ratio,
+          3.6 * (lines > 2 ? 0.8 : 1),
+          index < accepted ? "token-free" : "token-own",
+        );
       }
     };
 
@@ -55,7 +62,8 @@ foredraft.lanes = (() => {
         const from = cycle.start + index * cycle.draftCost;
         block(from, Math.min(from + cycle.draftCost, history.time), 1, "draft");
       }
-      if (cycle.length && cycle.draftCost * pass <= 1.5) block(cycle.start, Math.min(drafted, history.time), 1, "draft");
+      if (cycle.length && cycle.draftCost * pass <= 1.5)
+        block(cycle.start, Math.min(drafted, history.time), 1, "draft");
       block(drafted, Math.min(drafted + 1, history.time), 1, "pass", cycle.end === null ? 0.45 : 1);
       if (cycle.end !== null) dots(cycle.end, 1, cycle.accepted);
     });
@@ -70,7 +78,11 @@ foredraft.lanes = (() => {
     context.stroke();
     context.globalAlpha = 1;
     label(context, "Plain: one pass, one token", 0, (TOP[0] - 11) * ratio, { tint: "muted", halo: false, size: 12.5 });
-    label(context, "With drafts: cheap drafts, one pass, several tokens", 0, (TOP[1] - 11) * ratio, { tint: "muted", halo: false, size: 12.5 });
+    label(context, "With drafts: cheap drafts, one pass, several tokens", 0, (TOP[1] - 11) * ratio, {
+      tint: "muted",
+      halo: false,
+      size: 12.5,
+    });
   };
   return { draw };
 })();

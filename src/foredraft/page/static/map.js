@@ -19,19 +19,24 @@ foredraft.map = (() => {
 
   const height = () => Math.min(400, Math.max(280, canvas.clientWidth * 0.62));
   const frame = () => ({
-    left: MARGIN.left, top: MARGIN.top,
-    width: canvas.clientWidth - MARGIN.left - MARGIN.right, height: height() - MARGIN.top - MARGIN.bottom,
+    left: MARGIN.left,
+    top: MARGIN.top,
+    width: canvas.clientWidth - MARGIN.left - MARGIN.right,
+    height: height() - MARGIN.top - MARGIN.bottom,
   });
 
   const speedups = () => {
     const { length, draftCost } = model.state;
     const { passTime } = model.load;
-    return Array.from({ length: ROWS }, (_, row) => Array.from({ length: COLUMNS }, (__, column) => {
-      const batch = Math.round(at(BATCH, column / (COLUMNS - 1)));
-      const context = Math.round(at(CONTEXT, 1 - row / (ROWS - 1)));
-      return bestSwitch.checked ? economics.bestCycle(model.survival, draftCost, passTime, context, batch, 8).speedup
-        : economics.cycle(model.survival, length, draftCost, passTime, context, batch).speedup;
-    }));
+    return Array.from({ length: ROWS }, (_, row) =>
+      Array.from({ length: COLUMNS }, (__, column) => {
+        const batch = Math.round(at(BATCH, column / (COLUMNS - 1)));
+        const context = Math.round(at(CONTEXT, 1 - row / (ROWS - 1)));
+        return bestSwitch.checked
+          ? economics.bestCycle(model.survival, draftCost, passTime, context, batch, 8).speedup
+          : economics.cycle(model.survival, length, draftCost, passTime, context, batch).speedup;
+      }),
+    );
   };
 
   const rgb = (name) => {
@@ -46,14 +51,18 @@ foredraft.map = (() => {
     const small = Object.assign(document.createElement("canvas"), { width: COLUMNS, height: ROWS });
     const context = small.getContext("2d");
     const image = context.createImageData(COLUMNS, ROWS);
-    grid.forEach((line, row) => line.forEach((value, column) => {
-      const strength = Math.max(-1, Math.min(1, Math.log2(value) / (value > 1 ? 1.6 : 1)));
-      const toward = strength < 0 ? loss : gain;
-      const weight = Math.abs(strength) ** 0.85;
-      const offset = 4 * (row * COLUMNS + column);
-      [0, 1, 2].forEach((k) => { image.data[offset + k] = neutral[k] + (toward[k] - neutral[k]) * weight; });
-      image.data[offset + 3] = 255;
-    }));
+    grid.forEach((line, row) =>
+      line.forEach((value, column) => {
+        const strength = Math.max(-1, Math.min(1, Math.log2(value) / (value > 1 ? 1.6 : 1)));
+        const toward = strength < 0 ? loss : gain;
+        const weight = Math.abs(strength) ** 0.85;
+        const offset = 4 * (row * COLUMNS + column);
+        [0, 1, 2].forEach((k) => {
+          image.data[offset + k] = neutral[k] + (toward[k] - neutral[k]) * weight;
+        });
+        image.data[offset + 3] = 255;
+      }),
+    );
     context.putImageData(image, 0, 0);
     return small;
   };
@@ -63,7 +72,12 @@ foredraft.map = (() => {
     const segments = [];
     for (let row = 0; row < ROWS - 1; row += 1) {
       for (let column = 0; column < COLUMNS - 1; column += 1) {
-        const corners = [[0, 0], [1, 0], [1, 1], [0, 1]].map(([dx, dy]) => [column + dx, row + dy, grid[row + dy][column + dx] - level]);
+        const corners = [
+          [0, 0],
+          [1, 0],
+          [1, 1],
+          [0, 1],
+        ].map(([dx, dy]) => [column + dx, row + dy, grid[row + dy][column + dx] - level]);
         const crossings = [];
         corners.forEach(([x0, y0, v0], k) => {
           const [x1, y1, v1] = corners[(k + 1) % 4];
@@ -96,9 +110,15 @@ foredraft.map = (() => {
     context.clip();
     context.imageSmoothingEnabled = true;
     context.imageSmoothingQuality = "high";
-    // Cell centres lie on the frame's edges, hence half a cell of overhang on every side.
+    // Cell centres lie on the frame’s edges, hence half a cell of overhang on every side.
     const [cellWidth, cellHeight] = [(width * ratio) / (COLUMNS - 1), (tall * ratio) / (ROWS - 1)];
-    context.drawImage(paintCells(grid), px(0) - cellWidth / 2, py(0) - cellHeight / 2, cellWidth * COLUMNS, cellHeight * ROWS);
+    context.drawImage(
+      paintCells(grid),
+      px(0) - cellWidth / 2,
+      py(0) - cellHeight / 2,
+      cellWidth * COLUMNS,
+      cellHeight * ROWS,
+    );
     const line = (level, weight, dash) => {
       const segments = contour(grid, level);
       context.beginPath();
@@ -117,37 +137,52 @@ foredraft.map = (() => {
     const clear = line(1.5, 1, []);
     const even = bestSwitch.checked ? line(1.02, 1, []) : line(1, 2.5, []);
     context.restore();
-    const inked = (text, x, y, options = {}) => chart.label(context, text, x, y, { halo: false, tint: "muted", ...options });
-    [1, 4, 16, 64, 256].forEach((batch) => inked(batch, px(fractionOf(BATCH, batch)), py(1) + 14 * ratio, { align: "center" }));
-    [128, 1024, 8192, 65536].forEach((tokens) => inked(format.count(tokens), px(0) - 8 * ratio, py(1 - fractionOf(CONTEXT, tokens)), { align: "right" }));
+    const inked = (text, x, y, options = {}) =>
+      chart.label(context, text, x, y, { halo: false, tint: "muted", ...options });
+    [1, 4, 16, 64, 256].forEach((batch) =>
+      inked(batch, px(fractionOf(BATCH, batch)), py(1) + 14 * ratio, { align: "center" }),
+    );
+    [128, 1024, 8192, 65536].forEach((tokens) =>
+      inked(format.count(tokens), px(0) - 8 * ratio, py(1 - fractionOf(CONTEXT, tokens)), { align: "right" }),
+    );
     inked("requests at once", px(0.5), py(1) + 34 * ratio, { align: "center" });
     context.save();
     context.translate(9 * ratio, py(0.5));
     context.rotate(-Math.PI / 2);
     inked("context of each", 0, 0, { align: "center" });
     context.restore();
-    // Each line is named at its right end, on the side it speaks of.
-    const name = (segments, text, offset) => {
+    // A line is named at its right end, on the side it speaks of.
+    const name = (segments, text, place) => {
       if (segments.length < 6) return;
       const [x, y] = segments.flat().reduce((right, one) => (one[0] > right[0] ? one : right));
-      chart.label(context, text, px(Math.min(x, 0.985)), py(Math.max(0.05, Math.min(0.95, y))) + offset * ratio, { weight: 600, align: "right", size: 13, halo: false });
+      chart.label(context, text, px(Math.min(x, 0.985)), py(Math.max(0.05, Math.min(0.95, place(y)))), {
+        weight: 600,
+        align: "right",
+        size: 13,
+        halo: false,
+      });
     };
     if (!bestSwitch.checked) {
-      name(even, "slower than plain", 15);
-      name(clear, "clear win", -13);
+      name(even, width < 480 ? "slower" : "slower than plain", (y) => Math.max(y + 0.06, (y + 1) / 2));
+      name(clear, "clear win", (y) => y - 0.045);
     }
     const point = [px(fractionOf(BATCH, model.state.batch)), py(1 - fractionOf(CONTEXT, model.state.context))];
     chart.dot(context, ...point, 8, "fast", "paper");
     const shown = bestSwitch.checked ? model.load.best : model.load.now;
     const flip = point[0] > px(0.8);
-    chart.label(context, format.times(shown.speedup), point[0] + (flip ? -15 : 15) * ratio, point[1], { weight: 700, size: 14, align: flip ? "right" : "left" });
+    chart.label(context, format.times(shown.speedup), point[0] + (flip ? -15 : 15) * ratio, point[1], {
+      weight: 700,
+      size: 14,
+      align: flip ? "right" : "left",
+    });
   };
 
   const describe = () => {
     const { state: now, load } = model;
-    document.getElementById("map-description").textContent = `Map of speedup: requests at once from 1 to 512 across, context from 128 to 131,072 tokens upwards. `
-      + `At ${format.count(now.context)} tokens of context, ${now.length} drafts pay up to ${load.payingBatch >= 512 ? "512 or more" : load.payingBatch} requests. `
-      + "The sliders for requests and context move the point.";
+    document.getElementById("map-description").textContent =
+      `Map of speedup: requests at once from 1 to 512 across, context from 128 to 131,072 tokens upwards. ` +
+      `At ${format.count(now.context)} tokens of context, ${now.length} drafts pay up to ${load.payingBatch >= 512 ? "512 or more" : load.payingBatch} requests. ` +
+      "The sliders for requests and context move the point.";
   };
 
   const follow = (event) => {
@@ -167,16 +202,25 @@ foredraft.map = (() => {
       canvas.setPointerCapture(event.pointerId);
       follow(event);
     });
-    canvas.addEventListener("pointermove", (event) => { if (dragging) follow(event); });
-    ["pointerup", "pointercancel"].forEach((kind) => canvas.addEventListener(kind, () => { dragging = false; }));
+    canvas.addEventListener("pointermove", (event) => {
+      if (dragging) follow(event);
+    });
+    ["pointerup", "pointercancel"].forEach((kind) =>
+      canvas.addEventListener(kind, () => {
+        dragging = false;
+      }),
+    );
     bestSwitch.addEventListener("change", draw);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
     document.fonts.ready.then(draw);
     new ResizeObserver(draw).observe(canvas);
-    new IntersectionObserver(([entry]) => {
-      onScreen = entry.isIntersecting;
-      if (onScreen && stale) draw();
-    }, { rootMargin: "200px" }).observe(canvas);
+    new IntersectionObserver(
+      ([entry]) => {
+        onScreen = entry.isIntersecting;
+        if (onScreen && stale) draw();
+      },
+      { rootMargin: "200px" },
+    ).observe(canvas);
   };
   const update = (next) => {
     model = next;

@@ -17,7 +17,8 @@ foredraft.measurements = (() => {
   };
 
   const need = (cell, index, name, fits, wanted) => {
-    if (!fits(cell[name])) throw new Unreadable(`cell ${index + 1} has ${name} ${shown(cell[name])} where ${wanted} is needed`);
+    if (!fits(cell[name]))
+      throw new Unreadable(`cell ${index + 1} has ${name} ${shown(cell[name])} where ${wanted} is needed`);
     return cell[name];
   };
   const positive = (value) => isNumber(value) && value > 0;
@@ -53,7 +54,8 @@ foredraft.measurements = (() => {
     data.cells.forEach((cell, index) => {
       if (!isRecord(cell)) throw new Unreadable(`cell ${index + 1} is ${shown(cell)} where an object is needed`);
       if (cell.kind === "pass") passes.push(readPass(cell, index));
-      else if (cell.method !== undefined && (cell.kind === undefined || cell.kind === "bench")) bench.push(readBench(cell, index));
+      else if (cell.method !== undefined && (cell.kind === undefined || cell.kind === "bench"))
+        bench.push(readBench(cell, index));
       else skipped += 1;
     });
     if (!passes.length && !bench.length) throw new Unreadable("it holds no benchmark and no measured pass");
@@ -61,10 +63,24 @@ foredraft.measurements = (() => {
   };
 
   const readPlan = (data) => {
-    const fits = isNumber(data.acceptance) && data.acceptance >= 0 && data.acceptance <= 1
-      && natural(data.draft_length) && data.draft_length <= 16 && isNumber(data.draft_cost) && data.draft_cost >= 0 && data.draft_cost <= 1;
-    if (!fits) throw new Unreadable("its acceptance, draft_length or draft_cost is missing or outside what this page shows");
-    return { meta: {}, passes: [], bench: [], skipped: 0, plan: { acceptance: data.acceptance, length: data.draft_length, draftCost: data.draft_cost } };
+    const fits =
+      isNumber(data.acceptance) &&
+      data.acceptance >= 0 &&
+      data.acceptance <= 1 &&
+      natural(data.draft_length) &&
+      data.draft_length <= 16 &&
+      isNumber(data.draft_cost) &&
+      data.draft_cost >= 0 &&
+      data.draft_cost <= 1;
+    if (!fits)
+      throw new Unreadable("its acceptance, draft_length or draft_cost is missing or outside what this page shows");
+    return {
+      meta: {},
+      passes: [],
+      bench: [],
+      skipped: 0,
+      plan: { acceptance: data.acceptance, length: data.draft_length, draftCost: data.draft_cost },
+    };
   };
 
   const read = (name, text) => {
@@ -74,13 +90,14 @@ foredraft.measurements = (() => {
       if (isRecord(data) && "tokens_per_cycle" in data) return readPlan(data);
       throw new Unreadable("it has no “cells”; files written by foredraft bench and foredraft plan do");
     } catch (error) {
-      const why = error instanceof SyntaxError ? "it isn't valid JSON" : error instanceof Unreadable ? error.message : null;
+      const why =
+        error instanceof SyntaxError ? "it isn’t valid JSON" : error instanceof Unreadable ? error.message : null;
       if (why === null) throw error;
-      throw new Error(`“${name}” couldn't be used: ${why}. Nothing was changed.`);
+      throw new Error(`“${name}” couldn’t be used: ${why}. Nothing was changed.`);
     }
   };
 
-  // The three numbers with which the arithmetic reproduces a benchmark cell; null where it doesn't say enough.
+  // The three numbers with which the arithmetic reproduces a benchmark cell; null where it doesn’t say enough.
   const asNumbers = (cell) => {
     if (!cell.tokens || !cell.rate) return null;
     const length = Math.max(1, Math.min(16, Math.round((cell.tokens - 1) / cell.rate)));

@@ -1,11 +1,11 @@
-/* The reader's own measurements: drop a file, see its cells as lines and as a table, put one of them into the dials. */
+/* The reader’s own measurements: drop a file, see its cells as lines and as a table, put one of them into the dials. */
 "use strict";
 
 foredraft.own = (() => {
   const { state, format, economics, measurements, chart } = foredraft;
   const byId = (id) => document.getElementById(id);
   const status = byId("drop-status");
-  const TINTS = ["fast", "gain", "pay", "reject", "pass-ink", "muted"];
+  const TINTS = ["fast", "pay", "reject", "pass-ink", "ink"];
   let shown = null; // {name, bench}
 
   const say = (text, failed = false) => {
@@ -18,8 +18,10 @@ foredraft.own = (() => {
     const cells = shown.bench.filter((cell) => cell.workload === byId("workload").value);
     const concurrencies = unique(cells.map((cell) => cell.concurrency)).sort((a, b) => a - b);
     const mean = (some) => (some.length ? some.reduce((sum, cell) => sum + cell.speedup, 0) / some.length : null);
-    const methods = unique(cells.map((cell) => cell.method)).map((method) => ({
-      method, y: concurrencies.map((c) => mean(cells.filter((cell) => cell.method === method && cell.concurrency === c))),
+    const methods = unique(cells.map((cell) => cell.method)).map((method, index) => ({
+      method,
+      tint: { off: "muted", plain: "muted", auto: "gain" }[method] ?? TINTS[index % TINTS.length],
+      y: concurrencies.map((c) => mean(cells.filter((cell) => cell.method === method && cell.concurrency === c))),
     }));
     return { concurrencies, methods };
   };
@@ -27,7 +29,9 @@ foredraft.own = (() => {
   // Labels at the right end of the lines, pushed apart where they would touch.
   const spread = (labels, gap) => {
     labels.sort((a, b) => a.y - b.y);
-    labels.forEach((one, i) => { if (i && one.y < labels[i - 1].y + gap) one.y = labels[i - 1].y + gap; });
+    labels.forEach((one, i) => {
+      if (i && one.y < labels[i - 1].y + gap) one.y = labels[i - 1].y + gap;
+    });
     return labels;
   };
 
@@ -37,19 +41,43 @@ foredraft.own = (() => {
     const speedups = methods.flatMap(({ y }) => y).filter((value) => value !== null);
     const last = concurrencies.at(-1);
     return {
-      summary: `Line chart of measured speedup against requests at once. ${methods.map(({ method, y }) => `${method}: ${y.filter((v) => v !== null).map(format.times).join(", ")}`).join("; ")}.`,
+      summary: `Line chart of measured speedup against requests at once. ${methods
+        .map(
+          ({ method, y }) =>
+            `${method}: ${y
+              .filter((v) => v !== null)
+              .map(format.times)
+              .join(", ")}`,
+        )
+        .join("; ")}.`,
       x: concurrencies,
-      lines: methods.map(({ y }, index) => ({ y, color: TINTS[index % TINTS.length], width: 2.5, dots: 7 })),
-      xLog: true, xRange: [concurrencies[0] * 0.9, Math.max(last, 2) * 1.06], yRange: [0, Math.max(1.5, Math.ceil(Math.max(0, ...speedups) * 2.2) / 2)],
-      padRight: 110, xLabel: "requests at once", yLabel: "times as fast as plain", xSplits: concurrencies, yTick: (v) => `${v}×`,
-      tip: (index) => `${concurrencies[index]}: ${methods.filter(({ y }) => y[index] !== null).map(({ method, y }) => `${method} ${format.times(y[index])}`).join(", ")}`,
+      lines: methods.map(({ y, tint }) => ({ y, color: tint, width: 2.5, dots: 7 })),
+      xLog: true,
+      xRange: [concurrencies[0] * 0.9, Math.max(last, 2) * 1.06],
+      yRange: [0, Math.max(1.5, Math.ceil(Math.max(0, ...speedups) * 2.2) / 2)],
+      padRight: 110,
+      xLabel: "requests at once",
+      yLabel: "times as fast as plain",
+      xSplits: concurrencies,
+      yTick: (v) => `${v}×`,
+      tip: (index) =>
+        `${concurrencies[index]}: ${methods
+          .filter(({ y }) => y[index] !== null)
+          .map(({ method, y }) => `${method} ${format.times(y[index])}`)
+          .join(", ")}`,
       under: ({ context, y, box, color }) => {
         context.fillStyle = color("loss-wash");
         context.fillRect(box.left, y(1), box.width, box.top + box.height - y(1));
       },
       paint: ({ y, box, label }) => {
-        const ends = methods.map(({ method, y: values }, index) => ({ method, tint: TINTS[index % TINTS.length], y: y(values.findLast((v) => v !== null)) }));
-        spread(ends, 16 * devicePixelRatio).forEach(({ method, tint, y: at }) => label(method, box.left + box.width + 8 * devicePixelRatio, at, { tint, weight: 600 }));
+        const ends = methods.map(({ method, tint, y: values }) => ({
+          method,
+          tint,
+          y: y(values.findLast((v) => v !== null)),
+        }));
+        spread(ends, 16 * devicePixelRatio).forEach(({ method, tint, y: at }) =>
+          label(method, box.left + box.width + 8 * devicePixelRatio, at, { tint, weight: 600 }),
+        );
       },
     };
   };
@@ -58,23 +86,47 @@ foredraft.own = (() => {
     const table = document.createElement("table");
     table.createCaption().textContent = `All cells of ${shown.name}`;
     const head = table.createTHead().insertRow();
-    ["Method", "Workload", "Requests", "Tokens/s", "Speedup", "Tokens per pass", "Same tokens", "In the dials"].forEach((text) => {
-      head.append(Object.assign(document.createElement("th"), { textContent: text, scope: "col" }));
-    });
+    ["Method", "Workload", "Requests", "Tokens/s", "Speedup", "Tokens per pass", "Same tokens", "In the dials"].forEach(
+      (text) => {
+        head.append(Object.assign(document.createElement("th"), { textContent: text, scope: "col" }));
+      },
+    );
     const body = table.createTBody();
     shown.bench.forEach((cell) => {
       const row = body.insertRow();
-      const same = cell.identical === null ? "" : cell.identical === true ? "yes" : cell.identical === false ? "no" : String(cell.identical);
-      [cell.method, cell.workload, cell.concurrency, cell.throughput === null ? "" : cell.throughput.toFixed(1), format.times(cell.speedup), cell.tokens ? format.two(cell.tokens) : "", same]
-        .forEach((text) => { row.insertCell().textContent = text; });
+      const same =
+        cell.identical === null
+          ? ""
+          : cell.identical === true
+            ? "yes"
+            : cell.identical === false
+              ? "no"
+              : String(cell.identical);
+      [
+        cell.method,
+        cell.workload,
+        cell.concurrency,
+        cell.throughput === null ? "" : cell.throughput.toFixed(1),
+        format.times(cell.speedup),
+        cell.tokens ? format.two(cell.tokens) : "",
+        same,
+      ].forEach((text) => {
+        row.insertCell().textContent = text;
+      });
       const numbers = measurements.asNumbers(cell);
       const last = row.insertCell();
       if (!numbers) return;
-      const button = Object.assign(document.createElement("button"), { type: "button", className: "plain", textContent: "Use" });
+      const button = Object.assign(document.createElement("button"), {
+        type: "button",
+        className: "plain",
+        textContent: "Use",
+      });
       button.setAttribute("aria-label", `Use ${cell.method}, ${cell.workload}, ${cell.concurrency} at once`);
       button.addEventListener("click", () => {
         state.set(numbers);
-        say(`The dials now hold ${cell.method} on ${cell.workload} at ${cell.concurrency}: a = ${format.two(numbers.acceptance)}, g = ${numbers.length}, c = ${format.cost(numbers.draftCost)}.`);
+        say(
+          `The dials now hold ${cell.method} on ${cell.workload} at ${cell.concurrency}: a = ${format.two(numbers.acceptance)}, g = ${numbers.length}, c = ${format.cost(numbers.draftCost)}.`,
+        );
       });
       last.append(button);
     });
@@ -83,17 +135,27 @@ foredraft.own = (() => {
 
   const summary = ({ meta, passes, bench, skipped }) => {
     const parts = [];
-    const facts = ["model", "machine", "format", "dtype"].map((key) => meta[key]).filter((value) => typeof value === "string");
+    const facts = ["model", "machine", "format", "dtype"]
+      .map((key) => meta[key])
+      .filter((value) => typeof value === "string");
     if (facts.length) parts.push(`${facts.join(", ")}.`);
     if (bench.length) {
       const differing = bench.filter((cell) => cell.identical === false).length;
       const told = bench.some((cell) => cell.identical !== null);
-      parts.push(`${bench.length} ${bench.length === 1 ? "cell" : "cells"}: ${unique(bench.map((cell) => cell.method)).join(", ")}.`);
-      if (told) parts.push(differing ? `In ${differing} of them the tokens differ from plain decoding.` : "The tokens are the same as plain decoding's in every cell.");
+      parts.push(
+        `${bench.length} ${bench.length === 1 ? "cell" : "cells"}: ${unique(bench.map((cell) => cell.method)).join(", ")}.`,
+      );
+      if (told)
+        parts.push(
+          differing
+            ? `In ${differing} of them the tokens differ from plain decoding.`
+            : "The tokens are the same as plain decoding’s in every cell.",
+        );
       const slower = bench.filter((cell) => cell.speedup < economics.VERDICTS[2].from).length;
       if (slower) parts.push(`${slower} ${slower === 1 ? "is" : "are"} slower than plain.`);
     }
-    if (passes.length) parts.push(`${passes.length} measured passes now stand in for the data sheets in the section on load.`);
+    if (passes.length)
+      parts.push(`${passes.length} measured passes now stand in for the data sheets in the section on load.`);
     if (skipped) parts.push(`${skipped} cells of other kinds were left aside.`);
     return parts.join(" ");
   };
@@ -113,7 +175,13 @@ foredraft.own = (() => {
     }
     if (found.passes.length) {
       const label = typeof found.meta.model === "string" ? `${found.meta.model} (${name})` : name;
-      foredraft.model.setMeasuredPasses({ points: found.passes, passTime: economics.measuredPasses(found.passes), label });
+      foredraft.model.setMeasuredPasses({
+        points: found.passes,
+        passTime: economics.measuredPasses(found.passes),
+        label,
+      });
+      const levels = unique(found.passes.map((p) => p.cached)).sort((a, b) => a - b);
+      state.set({ batch: 1, context: Math.min(state.FIELDS.context.high, levels[Math.floor(levels.length / 2)]) });
     }
     shown = { name, bench: found.bench };
     byId("measured").hidden = false;
@@ -152,7 +220,9 @@ foredraft.own = (() => {
       event.preventDefault();
       over(true);
     });
-    addEventListener("dragleave", (event) => { if (!event.relatedTarget) over(false); });
+    addEventListener("dragleave", (event) => {
+      if (!event.relatedTarget) over(false);
+    });
     addEventListener("drop", (event) => {
       event.preventDefault();
       over(false);

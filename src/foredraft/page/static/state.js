@@ -54,7 +54,8 @@ foredraft.state = (() => {
     const take = (name, field, read) => {
       if (!query.has(field.key)) return;
       const { value, fault } = read(query.get(field.key));
-      if (fault) faults.push(`${field.name} “${query.get(field.key)}” in the address isn't ${fault}, so it was ignored.`);
+      if (fault)
+        faults.push(`${field.name} “${query.get(field.key)}” in the address isn’t ${fault}, so it was ignored.`);
       else state[name] = value;
     };
     Object.entries(FIELDS).forEach(([name, field]) => take(name, field, (text) => readField(field, text)));
@@ -115,7 +116,11 @@ foredraft.state = (() => {
   });
 
   return {
-    FIELDS, parse, format, set, schedule,
+    FIELDS,
+    parse,
+    format,
+    set,
+    schedule,
     get: () => current,
     subscribe: (subscriber) => subscribers.push(subscriber),
     reportFaults: (report) => {

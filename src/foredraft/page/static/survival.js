@@ -1,4 +1,4 @@
-/* The survival curve as bars to drag, standing in the water that a draft's price makes; and the families to start from.
+/* The survival curve as bars to drag, standing in the water that a draft’s price makes; and the families to start from.
  *
  * Bar i is the chance that draft i still counts. Dragging it changes the acceptance of draft i given the ones before, so
  * deeper bars follow. Every bar is a slider to the keyboard and to assistive technology.
@@ -19,8 +19,17 @@ foredraft.survival = (() => {
     return created;
   };
 
-  const svg = element("svg", { class: "bars", role: "group", "aria-label": "Survival curve, one slider per draft" }, holder);
-  const parts = { grid: element("g", {}, svg), bars: element("g", {}, svg), water: element("g", { "aria-hidden": "true" }, svg), handles: element("g", {}, svg) };
+  const svg = element(
+    "svg",
+    { class: "bars", role: "group", "aria-label": "Survival curve, one slider per draft" },
+    holder,
+  );
+  const parts = {
+    grid: element("g", {}, svg),
+    bars: element("g", {}, svg),
+    water: element("g", { "aria-hidden": "true" }, svg),
+    handles: element("g", {}, svg),
+  };
   let bars = [];
   let model = null;
   let geometry = null;
@@ -37,8 +46,19 @@ foredraft.survival = (() => {
 
   const makeBar = (index) => {
     const bar = element("rect", { class: "bar", rx: 3 }, parts.bars);
-    const handle = element("g", { class: "handle", role: "slider", tabindex: 0, "aria-valuemin": 0, "aria-valuemax": 100, "aria-orientation": "vertical",
-      "aria-label": `Acceptance of draft ${index + 1}, given those before it` }, parts.handles);
+    const handle = element(
+      "g",
+      {
+        class: "handle",
+        role: "slider",
+        tabindex: 0,
+        "aria-valuemin": 0,
+        "aria-valuemax": 100,
+        "aria-orientation": "vertical",
+        "aria-label": `Acceptance of draft ${index + 1}, given those before it`,
+      },
+      parts.handles,
+    );
     element("rect", { class: "grab" }, handle);
     element("rect", { class: "grip", rx: 3, height: 6 }, handle);
     const value = element("text", { class: "value", "text-anchor": "middle", "aria-hidden": "true" }, handle);
@@ -57,8 +77,12 @@ foredraft.survival = (() => {
       follow(event);
       event.preventDefault();
     });
-    handle.addEventListener("pointermove", (event) => { if (handle.classList.contains("dragging")) follow(event); });
-    ["pointerup", "pointercancel"].forEach((kind) => handle.addEventListener(kind, () => handle.classList.remove("dragging")));
+    handle.addEventListener("pointermove", (event) => {
+      if (handle.classList.contains("dragging")) follow(event);
+    });
+    ["pointerup", "pointercancel"].forEach((kind) =>
+      handle.addEventListener(kind, () => handle.classList.remove("dragging")),
+    );
     const STEPS = { ArrowUp: 0.01, ArrowRight: 0.01, ArrowDown: -0.01, ArrowLeft: -0.01, PageUp: 0.1, PageDown: -0.1 };
     handle.addEventListener("keydown", (event) => {
       if (event.key in STEPS) withAcceptance(index, model.acceptances[index] + STEPS[event.key]);
@@ -74,19 +98,29 @@ foredraft.survival = (() => {
     const width = holder.clientWidth;
     if (!width) return;
     const count = Math.max(6, Math.min(economics.LONGEST, Math.floor((width - MARGIN.left) / 56)));
-    geometry = { width, count, height: HEIGHT - MARGIN.top - MARGIN.bottom, step: (width - MARGIN.left - MARGIN.right) / count };
+    geometry = {
+      width,
+      count,
+      height: HEIGHT - MARGIN.top - MARGIN.bottom,
+      step: (width - MARGIN.left - MARGIN.right) / count,
+    };
     svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     svg.setAttribute("height", HEIGHT);
     Object.values(parts).forEach((part) => part.replaceChildren());
     [0, 0.25, 0.5, 0.75, 1].forEach((level) => {
       const y = MARGIN.top + geometry.height * (1 - level);
       element("line", { class: "gridline", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }, parts.grid);
-      element("text", { class: "tick", x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, parts.grid).textContent = format.percent(level);
+      element(
+        "text",
+        { class: "tick", x: MARGIN.left - 8, y: y + 4, "text-anchor": "end", "data-level": level },
+        parts.grid,
+      ).textContent = format.percent(level);
     });
     bars = Array.from({ length: count }, (_, index) => makeBar(index));
     parts.rect = element("rect", { class: "water" }, parts.water);
     parts.line = element("line", { class: "waterline" }, parts.water);
     parts.label = element("text", { class: "waterlabel", "text-anchor": "end" }, parts.water);
+    parts.tick = element("text", { class: "watertick", "text-anchor": "end", x: MARGIN.left - 8 }, parts.water);
     parts.even = element("path", { class: "even" }, parts.water);
     if (model) update(model);
   };
@@ -105,31 +139,64 @@ foredraft.survival = (() => {
       bar.classList.toggle("used", index < model.state.length);
       bar.classList.toggle("drowned", chance <= model.waterline);
       const [grab, grip] = handle.children;
-      Object.entries({ x: left, y: y(chance) - 22, width: wide, height: 44 }).forEach(([key, number]) => grab.setAttribute(key, number));
-      Object.entries({ x: left, y: y(chance) - 3, width: wide }).forEach(([key, number]) => grip.setAttribute(key, number));
+      Object.entries({ x: left, y: y(chance) - 22, width: wide, height: 44 }).forEach(([key, number]) =>
+        grab.setAttribute(key, number),
+      );
+      Object.entries({ x: left, y: y(chance) - 3, width: wide }).forEach(([key, number]) =>
+        grip.setAttribute(key, number),
+      );
       value.setAttribute("x", left + wide / 2);
-      value.setAttribute("y", y(chance) - 9);
+      const besideLine = Math.abs(y(chance) - 13 - y(model.waterline)) < 12; // lift the figure off the waterline
+      value.setAttribute("y", besideLine ? y(model.waterline) - 6 : y(chance) - 9);
       value.textContent = format.percent(chance);
       value.classList.toggle("drowned-value", chance < model.waterline * 0.9);
       name.setAttribute("x", left + wide / 2);
       name.setAttribute("y", HEIGHT - 12);
       handle.setAttribute("aria-valuenow", Math.round(model.acceptances[index] * 100));
-      handle.setAttribute("aria-valuetext", `${format.percent(model.acceptances[index])}; counts ${format.percent(chance)} of the time`);
+      handle.setAttribute(
+        "aria-valuetext",
+        `${format.percent(model.acceptances[index])}; counts ${format.percent(chance)} of the time`,
+      );
     });
     const line = Math.min(1, model.waterline);
-    Object.entries({ x: MARGIN.left, y: y(line), width: width - MARGIN.left - MARGIN.right, height: height * line }).forEach(([key, number]) => parts.rect.setAttribute(key, number));
-    Object.entries({ x1: MARGIN.left, x2: width - MARGIN.right, y1: y(line), y2: y(line) }).forEach(([key, number]) => parts.line.setAttribute(key, number));
+    Object.entries({
+      x: MARGIN.left,
+      y: y(line),
+      width: width - MARGIN.left - MARGIN.right,
+      height: height * line,
+    }).forEach(([key, number]) => parts.rect.setAttribute(key, number));
+    Object.entries({ x1: MARGIN.left, x2: width - MARGIN.right, y1: y(line), y2: y(line) }).forEach(([key, number]) =>
+      parts.line.setAttribute(key, number),
+    );
     parts.label.setAttribute("x", width - MARGIN.right - 4);
     parts.label.setAttribute("y", y(line) - 7);
-    parts.label.textContent = model.waterline > 1 ? `the price: ${format.two(model.waterline)}, above everything` : `the price: ${format.percent(model.waterline)}`;
+    parts.tick.setAttribute("y", y(line) + 4);
+    parts.tick.textContent = width < 560 ? format.percent(model.waterline) : "";
+    parts.grid.querySelectorAll("[data-level]").forEach((tick) => {
+      const covered = parts.tick.textContent && Math.abs(y(tick.dataset.level) - y(line)) < 14;
+      tick.setAttribute("visibility", covered ? "hidden" : "visible");
+    });
+    parts.label.textContent =
+      width < 560
+        ? ""
+        : model.waterline > 1
+          ? `the price: ${format.two(model.waterline)}, above everything`
+          : `the price: ${format.percent(model.waterline)}`;
     const even = economics.survivalCurve(model.state.acceptance, count);
-    parts.even.setAttribute("d", model.state.curve ? even.map((chance, i) => `M${MARGIN.left + i * step + step * 0.1} ${y(chance)}h${step * 0.8}`).join("") : "");
+    parts.even.setAttribute(
+      "d",
+      model.state.curve
+        ? even.map((chance, i) => `M${MARGIN.left + i * step + step * 0.1} ${y(chance)}h${step * 0.8}`).join("")
+        : "",
+    );
     document.getElementById("flatten").hidden = !model.state.curve;
     showPreset(model.state);
   };
 
-  const sameAs = (now) => presets.families.find((family) =>
-    now.curve && family.acceptance.join() === now.curve.join() && family.draft_cost === now.draftCost);
+  const sameAs = (now) =>
+    presets.families.find(
+      (family) => now.curve && family.acceptance.join() === now.curve.join() && family.draft_cost === now.draftCost,
+    );
   const note = document.getElementById("preset-note");
   const showPreset = (now) => {
     const family = sameAs(now);
@@ -145,7 +212,13 @@ foredraft.survival = (() => {
     const curve = [...family.acceptance];
     const survival = economics.survivalFromConditional(foredraft.model.conditional({ acceptance: 0, curve }));
     const even = economics.acceptanceForTokens(economics.tokensFromSurvival(survival, family.length), family.length);
-    state.set({ curve, acceptance: Math.round(even * 100) / 100, draftCost: family.draft_cost, length: family.length, secondChance: family.second_chance });
+    state.set({
+      curve,
+      acceptance: Math.round(even * 100) / 100,
+      draftCost: family.draft_cost,
+      length: family.length,
+      secondChance: family.second_chance,
+    });
   };
 
   const start = () => {
@@ -156,8 +229,12 @@ foredraft.survival = (() => {
       button.addEventListener("click", () => usePreset(family));
       group.append(button);
     });
-    document.getElementById("flatten").addEventListener("click", () => state.set({ acceptance: state.get().acceptance }));
-    new ResizeObserver(() => { if (holder.clientWidth !== geometry?.width) build(); }).observe(holder);
+    document
+      .getElementById("flatten")
+      .addEventListener("click", () => state.set({ acceptance: state.get().acceptance }));
+    new ResizeObserver(() => {
+      if (holder.clientWidth !== geometry?.width) build();
+    }).observe(holder);
   };
   return { start, update, element };
 })();

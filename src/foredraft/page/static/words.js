@@ -14,7 +14,10 @@ young/new ones/men asked/told her/him how/why many/far had/boats gone/sunk out/d
 back,/home, she/he looked/pointed past/at them/it at/to the/an empty/open moorings/water and/then said:/sighed:
 not/almost yet/all all/there of/the them./same. By/At noon/night the/a fog/rain had/was lifted/fallen and/but every/no
 single/other mast/sail was/stood where/what it/she should/used be./to.
-`.trim().split(/\s+/).map((pair) => {
-  const [word, guess] = pair.split("/");
-  return { word, guess };
-});
+`
+  .trim()
+  .split(/\s+/)
+  .map((pair) => {
+    const [word, guess] = pair.split("/");
+    return { word, guess };
+  });

@@ -72,7 +72,7 @@ def lay_paths(segments, parents, unit_rows, slots, entries, straight, length, ta
     return count
 
 
-@njit
+@njit(error_model="numpy")
 def attend(  # type: ignore[no-untyped-def]
     cache_format, first, rows, group, head_dim, keys, values, queries, query_stride, straight_at, length_at, tail_at, tail_width, window, scale,
     target, target_stride, scratch,
@@ -242,7 +242,7 @@ def score(narrow, queries, count, words, columns, target, span):  # type: ignore
             )
 
 
-@njit
+@njit(fastmath={"contract"})
 def weigh_scores(scores, span, low, high, scale):  # type: ignore[no-untyped-def]
     """Scores to unnormalised weights in place, 0 outside [low, high); returns their sum."""
     x = carray(floats_at(scores), (span,))

@@ -16,7 +16,7 @@ from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import lay_paths, scratch_bytes
 from foredraft.target.kernels.crew import STEP_BYTES, Crew
-from foredraft.target.kernels.decode import STAGES_PER_LAYER, run
+from foredraft.target.kernels.decode import PROJECT_STAGES, decode_stages, run
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
 from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes
@@ -42,16 +42,27 @@ def refusal(shape: LlamaShape) -> str | None:
 class CompiledWay:
     """`take(name)` gives a tensor and may give up its own copy."""
 
-    def __init__(self, shape: LlamaShape, names: set[str], take: Callable[[str], Tensor], weight_format: WeightFormat, threads: int | None) -> None:
+    def __init__(
+        self,
+        shape: LlamaShape,
+        names: set[str],
+        take: Callable[[str], Tensor],
+        weight_format: WeightFormat,
+        threads: int | None,
+    ) -> None:
         self.shape = shape
         self.weight_format = weight_format
         self.cache_dtype = torch.float32 if weight_format == "float32" else torch.bfloat16
         self._crew = Crew(threads or torch.get_num_threads())
         self._kept: list[Tensor] = []
-        self._arena, self._arena_used = torch.from_numpy(numpy.empty(_arena_bytes(shape, weight_format), numpy.uint8)), 0
+        self._arena, self._arena_used = (
+            torch.from_numpy(numpy.empty(_arena_bytes(shape, weight_format), numpy.uint8)),
+            0,
+        )
         self._plan = numpy.zeros(at.PLAN_FIELDS, numpy.int64)
         self._constants = numpy.array(
-            [shape.epsilon, shape.score_scale, shape.embedding_scale, shape.residual_scale, shape.logits_scale], numpy.float32
+            [shape.epsilon, shape.score_scale, shape.embedding_scale, shape.residual_scale, shape.logits_scale],
+            numpy.float32,
         )
         self._layers = numpy.stack([self._layer(index, names, take) for index in range(shape.layers)])
         self._fill_plan(take)
@@ -65,7 +76,9 @@ class CompiledWay:
 
     def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...]) -> Hidden:
         plan, rows, hidden = self._plan, flat.rows, self.shape.hidden
-        segments = numpy.array([(s.slot, s.start, s.first, s.chain, len(s.parents)) for s in flat.segments], numpy.int64)
+        segments = numpy.array(
+            [(s.slot, s.start, s.first, s.chain, len(s.parents)) for s in flat.segments], numpy.int64
+        )
         parents = numpy.array([parent for s in flat.segments for parent in s.parents], numpy.int64)
         tail_width = max(1, int(segments[:, 4].max()))
         length = int((segments[:, 1] + segments[:, 3] + segments[:, 4]).max())
@@ -73,7 +86,15 @@ class CompiledWay:
         self._point_to(cache)
         unit_rows = max(1, UNIT_QUERIES * self.shape.kv_heads // self.shape.heads)
         plan[at.UNIT_COUNT] = lay_paths(
-            segments, parents, unit_rows, self._slots, self._entries, self._straight, self._lengths, self._tail, self._units
+            segments,
+            parents,
+            unit_rows,
+            self._slots,
+            self._entries,
+            self._straight,
+            self._lengths,
+            self._tail,
+            self._units,
         )
         last = torch.empty((rows, hidden))
         tapped = sorted(set(taps) - {-1})
@@ -86,7 +107,7 @@ class CompiledWay:
         for index, tap in enumerate(tapped):
             self._layers[tap, at.TAP] = index
         plan[at.RESIDUAL], plan[at.PROJECTS] = self._residual.data_ptr(), 0
-        self._run(self.shape.layers * STAGES_PER_LAYER + 2)
+        self._run(decode_stages(self.shape.layers))
         if not taps:
             return Hidden(last, None)
         parts = [last if tap == -1 else captured[:, tapped.index(tap)] for tap in taps]  # type: ignore[index]
@@ -98,8 +119,13 @@ class CompiledWay:
         self._reserve(rows, 1, 1)
         logits = torch.empty((rows, self.shape.vocabulary))
         plan = self._plan
-        plan[at.ROWS], plan[at.RESIDUAL], plan[at.LOGITS], plan[at.PROJECTS] = rows, hidden.data_ptr(), logits.data_ptr(), 1
-        self._run(2)
+        plan[at.ROWS], plan[at.RESIDUAL], plan[at.LOGITS], plan[at.PROJECTS] = (
+            rows,
+            hidden.data_ptr(),
+            logits.data_ptr(),
+            1,
+        )
+        self._run(PROJECT_STAGES)
         return logits
 
     def _run(self, stages: int) -> None:
@@ -181,22 +207,34 @@ class CompiledWay:
         self._inner = torch.empty((self._rows, shape.intermediate))
         self._words = torch.empty((self._rows, widest * 4), dtype=torch.uint8)
         self._row_scale, self._row_sum = torch.empty(self._rows), torch.empty(self._rows)
+        listed = 4 + 2 * widest
+        self._listed = torch.empty((self._rows, listed), dtype=torch.uint8)
         self._queries = torch.empty((self._rows, shape.heads * shape.head_dim))
-        self._slots, self._entries, self._straight, self._lengths = (numpy.empty(self._rows, numpy.int64) for _ in range(4))
+        self._slots, self._entries, self._straight, self._lengths = (
+            numpy.empty(self._rows, numpy.int64) for _ in range(4)
+        )
         self._tail = numpy.empty((self._rows, self._tail_width), numpy.int64)
         self._units = numpy.empty((self._rows, 2), numpy.int64)
         queries = max(UNIT_QUERIES, shape.heads // shape.kv_heads)
-        scratch = max(scratch_bytes(queries, shape.head_dim, self._length), 4 * shape.hidden, 8 * at.PANEL * 4) // 4096 * 4096 + 4096
+        scratch = (
+            max(scratch_bytes(queries, shape.head_dim, self._length), 4 * shape.hidden, 8 * at.PANEL * 4) // 4096 * 4096
+            + 4096
+        )
         self._scratch = torch.empty((self._crew.threads, scratch), dtype=torch.uint8)
         if self._rope.shape[0] < self._length:
             self._rope = shape.rope_table(self._length)
         plan[at.RESIDUAL], plan[at.PROJECTED] = self._residual.data_ptr(), self._projected.data_ptr()
         plan[at.INNER], plan[at.WORDS], plan[at.WORD_BYTES] = self._inner.data_ptr(), self._words.data_ptr(), widest * 4
         plan[at.ROW_SCALE], plan[at.ROW_SUM] = self._row_scale.data_ptr(), self._row_sum.data_ptr()
+        plan[at.LISTED], plan[at.LISTED_BYTES] = self._listed.data_ptr(), listed
         plan[at.QUERIES], plan[at.ROPE] = self._queries.data_ptr(), self._rope.data_ptr()
         plan[at.ROW_SLOT], plan[at.ROW_ENTRY] = self._slots.ctypes.data, self._entries.ctypes.data
         plan[at.STRAIGHT], plan[at.LENGTH] = self._straight.ctypes.data, self._lengths.ctypes.data
-        plan[at.TAIL], plan[at.TAIL_WIDTH], plan[at.UNITS] = self._tail.ctypes.data, self._tail_width, self._units.ctypes.data
+        plan[at.TAIL], plan[at.TAIL_WIDTH], plan[at.UNITS] = (
+            self._tail.ctypes.data,
+            self._tail_width,
+            self._units.ctypes.data,
+        )
         plan[at.SCRATCH], plan[at.SCRATCH_BYTES] = self._scratch.data_ptr(), scratch
 
     def _point_to(self, cache: KVCache) -> None:
@@ -207,7 +245,9 @@ class CompiledWay:
         self._layers[:, at.VALUES] = [buffer.data_ptr() for buffer in cache.values]
 
 
-def _run_with(rank: int, steps: numpy.ndarray, plan: numpy.ndarray, constants: numpy.ndarray, layers: numpy.ndarray) -> None:
+def _run_with(
+    rank: int, steps: numpy.ndarray, plan: numpy.ndarray, constants: numpy.ndarray, layers: numpy.ndarray
+) -> None:
     """Keeps `steps`, which the plan points to, alive during the call."""
     run(rank, plan, constants, layers)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from numba import njit, types
 
+from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.vectors import add_atomically, load_acquire, relax
 
 __all__ = ["Crew", "claim", "complete", "STEP_BYTES"]
@@ -28,9 +29,10 @@ give_way = types.ExternalFunction("sched_yield", types.int32())
 
 
 @njit
-def claim(steps, threads, stage, rank, tiles):  # type: ignore[no-untyped-def]
+def claim(plan, stage, rank, tiles):  # type: ignore[no-untyped-def]
     """The next tile of this stage for thread `rank`, -1 when all are claimed."""
-    base = steps + stage * (threads + 1) * STEP_BYTES
+    threads = plan[at.THREADS]
+    base = plan[at.STEPS] + stage * (threads + 1) * STEP_BYTES
     for turn in range(threads):
         owner = (rank + turn) % threads
         first = tiles * owner // threads
@@ -44,9 +46,10 @@ def claim(steps, threads, stage, rank, tiles):  # type: ignore[no-untyped-def]
 
 
 @njit
-def complete(steps, threads, stage, done, tiles):  # type: ignore[no-untyped-def]
+def complete(plan, stage, done, tiles):  # type: ignore[no-untyped-def]
     """Report `done` tiles and wait until all of the stage are done."""
-    counter = steps + (stage * (threads + 1) + threads) * STEP_BYTES
+    threads = plan[at.THREADS]
+    counter = plan[at.STEPS] + (stage * (threads + 1) + threads) * STEP_BYTES
     if done:
         add_atomically(counter, done)
     spins = 0

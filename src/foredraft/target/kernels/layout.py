@@ -37,7 +37,9 @@ KEY_BLOCK = 64
     WORDS,  # [T, WORD_BYTES] rows of the next product in its format
     WORD_BYTES,
     ROW_SCALE,  # float32 [T], int8 only
-    ROW_SUM,  # int64 [T], int8 only
+    ROW_SUM,  # int32 [T], int8 only
+    LISTED,  # uint32 [T, LISTED_BYTES / 4], int8 only: the high digits of each row
+    LISTED_BYTES,
     QUERIES,  # [T, heads, D] in the cache's format
     ROPE,  # float32 [positions, 2, D / 2]: cosines, sines
     ROW_SLOT,  # int64 [T]
@@ -58,12 +60,13 @@ KEY_BLOCK = 64
     TAP_COUNT,
     HEAD,  # packed
     HEAD_SCALE,
+    HEAD_BIAS,  # none
     LOGITS,  # float32 [R, V]
     STEPS,  # [stages, threads + 1] counters of a cache line each
     THREADS,
     PROJECTS,  # 1: only the head
     PLAN_FIELDS,
-) = range(45)
+) = range(48)
 
 EPSILON, SCORE_SCALE, EMBEDDING_SCALE, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
 

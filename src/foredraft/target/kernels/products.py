@@ -1,66 +1,87 @@
 """A matrix product over a whole pass, with what follows it: bias, residual addition, or the gated activation.
 
-Weights are stored in panels of 48 columns, word after word (see `vectors`), so that a pass reads each panel once from memory, from one end to the
-other, and multiplies it with all its rows, eight at a time.
+Weights are stored in panels of 48 columns, word after word (see `vectors`), so that a pass reads each panel once from memory, from one end
+to the other, and multiplies it with all its rows, eight at a time.
 """
 
 from __future__ import annotations
 
-from numba import carray, float32, int32, njit
+from numba import carray, float32, int32, int64, njit
 
+from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.crew import claim, complete
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
 from foredraft.target.kernels.rows import exponential
-from foredraft.target.kernels.vectors import floats_at, multiply_bf16, multiply_f32, multiply_int8, words_at
+from foredraft.target.kernels.vectors import (
+    floats_at,
+    multiply_bf16,
+    multiply_f32,
+    multiply_int8,
+    multiply_listed,
+    words_at,
+)
 
 __all__ = ["ADD", "GATE", "STORE", "product"]
 
 STORE, ADD, GATE = 0, 1, 2
 TILE_ROWS = 8
+LINE = PANEL * 4
 
 
 @njit
-def product(  # type: ignore[no-untyped-def]
-    steps, threads, stage, rank, weight_format, rows, words_bytes, source, size, row_scale, row_sum, weight, scale, bias, columns, mode, factor,
-    target, scratch,
-):  # fmt: skip
-    """target[rows, columns] = / += source[rows, size] . weight[size, columns]; in mode GATE, half as many columns: silu(gate) * up."""
+def product(plan, stage, rank, record, field, size, columns, mode, factor, target):  # type: ignore[no-untyped-def]
+    """Stage: target[T, columns] = or += the plan's WORDS[T, size] . weight[size, columns], then scaled by `factor`.
+
+    `record[field]` is the weight, its scale and its bias follow. In mode GATE the weight has twice as many columns: silu(gate) * up.
+    """
+    weight_format, rows = plan[at.FORMAT], plan[at.ROWS]
+    weight, scale, bias = record[field], record[field + 1], record[field + 2]
     words = size // 4 if weight_format == INT8 else (size // 2 if weight_format == BFLOAT16 else size)
     wide = PANEL // 2 if mode == GATE else PANEL
     panels = (columns + wide - 1) // wide
+    tile = plan[at.SCRATCH] + rank * plan[at.SCRATCH_BYTES]
     done = 0
     while True:
-        panel = claim(steps, threads, stage, rank, panels)
+        panel = claim(plan, stage, rank, panels)
         if panel < 0:
             break
-        packed = weight + panel * words * PANEL * 4
+        packed = weight + panel * words * LINE
         for row in range(0, rows, TILE_ROWS):
             count = min(TILE_ROWS, rows - row)
-            at = source + row * words_bytes
+            source = plan[at.WORDS] + row * plan[at.WORD_BYTES]
             if weight_format == INT8:
-                multiply_int8(count, 3, at, words_bytes, packed, PANEL * 4, scratch, PANEL * 4, words)
-                dequantise(scratch, count, row_scale + 4 * row, row_sum + 4 * row, scale + 4 * PANEL * panel)
+                multiply_int8(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
+                multiply_high(plan, row, count, packed, tile)
+                scales = plan[at.ROW_SCALE] + 4 * row
+                dequantise(tile, count, scales, plan[at.ROW_SUM] + 4 * row, scale + LINE * panel)
             elif weight_format == BFLOAT16:
-                multiply_bf16(count, 3, at, words_bytes, packed, PANEL * 4, scratch, PANEL * 4, words)
+                multiply_bf16(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
             else:
-                multiply_f32(count, 3, at, words_bytes, packed, PANEL * 4, scratch, PANEL * 4, words)
+                multiply_f32(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
             if bias:
-                add_bias(scratch, count, bias + 4 * PANEL * panel)
+                add_bias(tile, count, bias + LINE * panel)
             filled = min(wide, columns - panel * wide)
-            deliver(scratch, count, filled, mode, factor, target + 4 * (row * columns + panel * wide), columns)
+            deliver(tile, count, filled, mode, factor, target + 4 * (row * columns + panel * wide), columns)
         done += 1
-    complete(steps, threads, stage, done, panels)
+    complete(plan, stage, done, panels)
+
+
+@njit
+def multiply_high(plan, first, rows, packed, tile):  # type: ignore[no-untyped-def]
+    """Add the products of the high digits that some entries of a row have."""
+    for row in range(rows):
+        listed = plan[at.LISTED] + (first + row) * plan[at.LISTED_BYTES]
+        count = int64(carray(words_at(listed), (1,))[0])
+        if count:
+            multiply_listed(listed + 4, count, packed, tile + LINE * row)
 
 
 @njit
 def dequantise(tile, rows, row_scale, row_sum, scale):  # type: ignore[no-untyped-def]
     """Integer sums to float32 in place. Weights were stored plus 128, which added 128 times the row's sum."""
     sums, floats = carray(words_at(tile), (rows, PANEL)), carray(floats_at(tile), (rows, PANEL))
-    scales, totals, columns = (
-        carray(floats_at(row_scale), (rows,)),
-        carray(words_at(row_sum), (rows,)),
-        carray(floats_at(scale), (PANEL,)),
-    )
+    scales, totals = carray(floats_at(row_scale), (rows,)), carray(words_at(row_sum), (rows,))
+    columns = carray(floats_at(scale), (PANEL,))
     for row in range(rows):
         excess = int32(totals[row]) * int32(128)
         factor = scales[row]
@@ -76,10 +97,10 @@ def add_bias(tile, rows, bias):  # type: ignore[no-untyped-def]
             floats[row, column] += columns[column]
 
 
-@njit
+@njit(error_model="numpy", fastmath={"contract"})
 def deliver(tile, rows, filled, mode, factor, target, stride):  # type: ignore[no-untyped-def]
     for row in range(rows):
-        x = carray(floats_at(tile + 4 * PANEL * row), (PANEL,))
+        x = carray(floats_at(tile + LINE * row), (PANEL,))
         y = carray(floats_at(target + 4 * stride * row), (filled,))
         if mode == STORE:
             for column in range(filled):
@@ -88,6 +109,8 @@ def deliver(tile, rows, filled, mode, factor, target, stride):  # type: ignore[n
             for column in range(filled):
                 y[column] += x[column] * factor
         else:
-            for column in range(filled):
+            for column in range(PANEL // 2):
                 gate = x[column]
-                y[column] = gate / (float32(1.0) + exponential(-gate)) * x[column + PANEL // 2]
+                x[column] = gate / (float32(1.0) + exponential(-gate)) * x[column + PANEL // 2]
+            for column in range(filled):
+                y[column] = x[column]

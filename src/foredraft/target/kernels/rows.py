@@ -45,7 +45,7 @@ def as_bfloat16(value):  # type: ignore[no-untyped-def]
     return (bits + uint32(0x7FFF) + ((bits >> uint32(16)) & uint32(1))) >> uint32(16)
 
 
-@njit(fastmath=REORDER)
+@njit(fastmath=REORDER, error_model="numpy")
 def inverse_rms(source, size, epsilon):  # type: ignore[no-untyped-def]
     x = carray(floats_at(source), (size,))
     total = float32(0.0)
@@ -92,21 +92,74 @@ def copy_row(source, words, target):  # type: ignore[no-untyped-def]
 
 
 @njit
-def convert_row(weight_format, source, size, target, scale, row_sum):  # type: ignore[no-untyped-def]
-    """A float32 row to the product's format; int8 rows get their scale and the sum of their entries (addresses)."""
-    if weight_format != INT8:
+def convert_row(weight_format, source, size, target, scale, row_sum, listed):  # type: ignore[no-untyped-def]
+    """A float32 row to the product's format; int8 rows get a scale, the sum of their levels, and the list of their high digits (addresses)."""
+    if weight_format == INT8:
+        quantise_row(source, size, target, scale, row_sum, listed)
+    else:
         store_row(source, size, target, weight_format == BFLOAT16)
-        return
+
+
+@njit(error_model="numpy")
+def quantise_row(source, size, target, scale, row_sum, listed):  # type: ignore[no-untyped-def]
+    """Levels of up to 12 bits: a low digit in -128 .. 127 for every entry, and 256 times a high digit for the few that need one.
+
+    The finest of five scales is taken at which no more than one entry in 64 needs a high digit: a row's outliers then don't cost the others
+    their precision. `listed` gets the number of words with a high digit, then (word index, word) pairs.
+    """
     top = largest(source, size)
-    inverse = float32(127.0) / top if top > float32(1e-30) else float32(0.0)
-    x, y = carray(floats_at(source), (size,)), carray(bytes_at(target), (size,))
+    shift = finest_shift(source, size, top, max(size // 64, 1))
+    inverse = float32(127.0) * float32(1 << shift) / top if top > float32(1e-30) else float32(0.0)
+    x, low, pairs = (
+        carray(floats_at(source), (size,)),
+        carray(bytes_at(target), (size,)),
+        carray(words_at(listed), (1 + size // 2,)),
+    )
     total = int32(0)
     for i in range(size):
         level = int32(nearest(x[i] * inverse))
         total += level
-        y[i] = level
-    carray(floats_at(scale), (1,))[0] = top / float32(127.0)
+        low[i] = level
+    count = 0
+    if shift > 0:
+        limit = top / float32(1 << shift) * float32(0.99)
+        for word in range(size // 4):
+            if (
+                abs(x[4 * word]) > limit
+                or abs(x[4 * word + 1]) > limit
+                or abs(x[4 * word + 2]) > limit
+                or abs(x[4 * word + 3]) > limit
+            ):
+                high = uint32(0)
+                for i in range(4):
+                    level = int32(nearest(x[4 * word + i] * inverse))
+                    high |= (uint32((level + int32(128)) >> int32(8)) & uint32(255)) << uint32(8 * i)
+                if high:
+                    pairs[1 + 2 * count], pairs[2 + 2 * count] = uint32(word), high
+                    count += 1
+    pairs[0] = uint32(count)
+    carray(floats_at(scale), (1,))[0] = top / (float32(127.0) * float32(1 << shift))
     carray(words_at(row_sum), (1,))[0] = uint32(total)
+
+
+@njit(fastmath=REORDER)
+def finest_shift(source, size, top, budget):  # type: ignore[no-untyped-def]
+    """How often the scale can be halved, at most four times, with no more than `budget` entries above 127 levels."""
+    x = carray(floats_at(source), (size,))
+    first, second, third, fourth = int32(0), int32(0), int32(0), int32(0)
+    half, quarter, eighth, sixteenth = (
+        top * float32(0.5),
+        top * float32(0.25),
+        top * float32(0.125),
+        top * float32(0.0625),
+    )
+    for i in range(size):
+        magnitude = abs(x[i])
+        first += int32(magnitude > half)
+        second += int32(magnitude > quarter)
+        third += int32(magnitude > eighth)
+        fourth += int32(magnitude > sixteenth)
+    return int32(first <= budget) + int32(second <= budget) + int32(third <= budget) + int32(fourth <= budget)
 
 
 @njit

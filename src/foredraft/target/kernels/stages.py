@@ -7,18 +7,34 @@ from numba import carray, float32, int64, njit, uint32
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import attend
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
-from foredraft.target.kernels.rows import convert_row, normalise, rotate, store_row
+from foredraft.target.kernels.rows import convert_row, copy_row, normalise, rotate, store_row
 from foredraft.target.kernels.vectors import bytes_at, float_of, floats_at, halves_at, longs_at
 
-__all__ = ["attend_unit", "embed", "norm_row", "place_row"]
+__all__ = ["attend_unit", "convert", "embed", "finish_row", "norm_row", "place_row"]
 
 
 @njit
-def norm_row(plan, row, weight, epsilon, scratch):  # type: ignore[no-untyped-def]
+def convert(plan, row, source, size):  # type: ignore[no-untyped-def]
+    """A float32 row to the format of the next product."""
+    target, listed = plan[at.WORDS] + row * plan[at.WORD_BYTES], plan[at.LISTED] + row * plan[at.LISTED_BYTES]
+    convert_row(plan[at.FORMAT], source, size, target, plan[at.ROW_SCALE] + 4 * row, plan[at.ROW_SUM] + 4 * row, listed)
+
+
+@njit
+def norm_row(plan, layer, row, weight, epsilon, scratch):  # type: ignore[no-untyped-def]
+    """The layer's input, normed, for its next product."""
     hidden = plan[at.HIDDEN]
-    normalise(plan[at.RESIDUAL] + 4 * row * hidden, weight, hidden, epsilon, scratch)
-    target = plan[at.WORDS] + row * plan[at.WORD_BYTES]
-    convert_row(plan[at.FORMAT], scratch, hidden, target, plan[at.ROW_SCALE] + 4 * row, plan[at.ROW_SUM] + 4 * row)
+    source = plan[at.RESIDUAL] + 4 * row * hidden
+    if layer[at.TAP] >= 0 and weight == layer[at.ATTENTION_NORM]:
+        copy_row(source, hidden, plan[at.TAPS] + 4 * hidden * (row * plan[at.TAP_COUNT] + layer[at.TAP]))
+    normalise(source, weight, hidden, epsilon, scratch)
+    convert(plan, row, scratch, hidden)
+
+
+@njit
+def finish_row(plan, row, epsilon):  # type: ignore[no-untyped-def]
+    offset = 4 * row * plan[at.HIDDEN]
+    normalise(plan[at.RESIDUAL] + offset, plan[at.FINAL_NORM], plan[at.HIDDEN], epsilon, plan[at.LAST] + offset)
 
 
 @njit
@@ -89,7 +105,9 @@ def place_row(plan, layer, row, epsilon):  # type: ignore[no-untyped-def]
 
 
 @njit
-def attend_unit(plan, layer, first, rows, kv_head, score_scale, scratch):  # type: ignore[no-untyped-def]
+def attend_unit(plan, layer, unit, kv_head, score_scale, scratch):  # type: ignore[no-untyped-def]
+    units = carray(longs_at(plan[at.UNITS]), (plan[at.UNIT_COUNT], 2))
+    first, rows = units[unit, 0], units[unit, 1]
     heads, kv_heads, head_dim = plan[at.HEADS], plan[at.KV_HEADS], plan[at.HEAD_DIM]
     group = heads // kv_heads
     size = head_dim * (2 if plan[at.CACHE_FORMAT] == BFLOAT16 else 4)

@@ -27,8 +27,8 @@ __all__ = [
     "multiply_bf16",
     "multiply_f32",
     "multiply_int8",
+    "multiply_listed",
     "nearest",
-    "prefetch",
     "relax",
     "score_bf16",
     "score_f32",
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 LANES = 16
+AHEAD = 3072
+"""Bytes by which a product asks for its weights before it needs them: farther than the processor looks by itself."""
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F32 = ir.FloatType()
 INTS = ir.VectorType(I32, LANES)
@@ -50,10 +52,6 @@ HALVES = ir.VectorType(I16, LANES)
 
 def _features() -> dict[str, bool]:
     return dict(llvmlite.binding.get_host_cpu_features())
-
-
-def _pointer(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, I8.as_pointer())
 
 
 def _offset(builder: Any, address: Any, stride: Any, times: int) -> Any:
@@ -80,6 +78,14 @@ def _call(builder: Any, name: str, kind: Any, arguments: list[Any]) -> Any:
         builder.module, ir.FunctionType(kind, [value.type for value in arguments]), name
     )
     return builder.call(function, arguments)
+
+
+def _prefetch(builder: Any, address: Any) -> None:
+    """Ask for a cache line; any address is harmless."""
+    pointer = builder.inttoptr(address, I8.as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [pointer, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
 
 
 # ---- one step of the register tile: accumulator += activation word * 16 weight words
@@ -129,7 +135,9 @@ def _half_column(builder: Any, address: Any, vector: int) -> Any:
     return builder.bitcast(builder.shl(builder.zext(half, INTS), _constant(16)), FLOATS)
 
 
-def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, column: Any, accumulate: bool) -> Any:
+def _tile_function(
+    module: Any, name: str, rows: int, width: int, step: Any, column: Any, accumulate: bool, ahead: int
+) -> Any:
     """name(a, a_stride, w, w_stride, c, c_stride, words): c[rows, 16 * width] (+)= a[rows, words] . w[words, 16 * width], strides in bytes."""
     symbol = f"foredraft_{name}_{rows}x{width}"
     if symbol in module.globals:
@@ -154,6 +162,8 @@ def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, col
     at.add_incoming(w, entry)
     totals = {cell: builder.phi(kind) for cell in cells}
     columns = [column(builder, at, vector) for vector in range(width)]
+    for vector in range(width if ahead else 0):
+        _prefetch(builder, builder.add(at, ir.Constant(I64, ahead + 64 * vector)))
     place = builder.shl(index, ir.Constant(I64, 2))
     sums = {}
     for row in range(rows):
@@ -181,7 +191,13 @@ def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, col
 
 
 def _tile(
-    name: str, max_rows: int, widths: tuple[int, ...], step: Any, column: Any = _wide_column, accumulate: bool = False
+    name: str,
+    max_rows: int,
+    widths: tuple[int, ...],
+    step: Any,
+    column: Any = _wide_column,
+    accumulate: bool = False,
+    ahead: int = 0,
 ) -> Any:
     """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words) that calls the tile function for that many rows."""
 
@@ -208,7 +224,8 @@ def _tile(
                     switch.add_case(ir.Constant(I64, 16 * width + rows), block)
                     with builder.goto_block(block):
                         builder.call(
-                            _tile_function(builder.module, name, rows, width, step, column, accumulate), arguments[2:]
+                            _tile_function(builder.module, name, rows, width, step, column, accumulate, ahead),
+                            arguments[2:],
                         )
                         builder.branch(end)
             builder.position_at_end(end)
@@ -219,13 +236,36 @@ def _tile(
     return tile
 
 
-multiply_int8 = _tile("multiply_int8", 8, (3,), _step_int8)
-multiply_bf16 = _tile("multiply_bf16", 8, (3,), _step_bf16)
-multiply_f32 = _tile("multiply_f32", 8, (3,), _step_f32)
+multiply_int8 = _tile("multiply_int8", 8, (3,), _step_int8, ahead=AHEAD)
+multiply_bf16 = _tile("multiply_bf16", 8, (3,), _step_bf16, ahead=AHEAD)
+multiply_f32 = _tile("multiply_f32", 8, (3,), _step_f32, ahead=AHEAD)
 score_bf16 = _tile("score_bf16", 6, (4,), _step_bf16)
 score_f32 = _tile("score_f32", 6, (4,), _step_f32)
 weigh_bf16 = _tile("weigh_bf16", 6, (1, 4), _step_f32, _half_column, accumulate=True)
 weigh_f32 = _tile("weigh_f32", 6, (1, 4), _step_f32, _wide_column, accumulate=True)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def multiply_listed(typingctx: Any, listed: Any, count: Any, w: Any, c: Any) -> Any:
+    """c[48] += 256 * sum over the list's (index, word) pairs of word . w[index]: the high digits of one row."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        listed, count, w, c = arguments
+        totals = [cgutils.alloca_once_value(builder, ir.Constant(INTS, None)) for _ in range(3)]
+        with cgutils.for_range(builder, count, intp=I64) as loop:
+            pair = builder.add(listed, builder.shl(loop.index, ir.Constant(I64, 3)))
+            index = builder.zext(_load(builder, pair, I32), I64)
+            word = _splat(builder, _load(builder, builder.add(pair, ir.Constant(I64, 4)), I32), INTS)
+            at = builder.add(w, builder.mul(index, ir.Constant(I64, 3 * 64)))
+            for vector, total in enumerate(totals):
+                builder.store(_step_int8(builder, builder.load(total), word, _wide_column(builder, at, vector)), total)
+        for vector, total in enumerate(totals):
+            address = builder.add(c, ir.Constant(I64, 64 * vector))
+            high = builder.shl(builder.load(total), _constant(8))
+            _store(builder, builder.add(_load(builder, address, INTS), high), address)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -323,21 +363,6 @@ def relax(typingctx: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line at `address` in the second-level cache; any address is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(builder, arguments[0])
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32]), "llvm.prefetch.p0"
-        )
-        builder.call(function, [pointer, ir.Constant(I32, 0), ir.Constant(I32, 2), ir.Constant(I32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
 
 
 # ---- numbers

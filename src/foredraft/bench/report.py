@@ -1,0 +1,109 @@
+"""Results as one JSON object, or as tables for a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from rich.table import Table
+
+from foredraft.bench.cells import OfflineCell
+from foredraft.bench.machine import describe_run
+from foredraft.bench.micro_cells import MicroCell
+from foredraft.target.target import Target
+
+__all__ = ["as_json", "describe_target", "difference_lines", "micro_tables", "offline_table"]
+
+MAX_DIFFERENCES = 10
+
+
+def as_json(meta: Mapping[str, object], cells: Iterable[OfflineCell | MicroCell]) -> str:
+    """{"meta": {...}, "cells": [...]}, on one line; the machine and versions are added to `meta`."""
+    return json.dumps({"meta": {**describe_run(), **meta}, "cells": [asdict(cell) for cell in cells]}, allow_nan=False)
+
+
+def describe_target(target: Target) -> dict[str, object]:
+    """The part of "meta" that tells which model ran, and how."""
+    return {
+        "model": target.name,
+        "kv_dtype": str(target.cache.dtype).removeprefix("torch."),
+        "decoder": type(target.decoder).__name__,
+        "device": str(target.decoder.device),
+        "vocab_size": target.vocab_size,
+        "max_model_len": target.max_model_len,
+    }
+
+
+def offline_table(cells: Sequence[OfflineCell]) -> Table:
+    """One row a cell; a column that is the same everywhere is left out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    varied = {
+        "at a time": len({cell.concurrency for cell in cells}) > 1,
+        "T": len({cell.temperature for cell in cells}) > 1,
+    }
+    table.add_column("workload")
+    table.add_column("method")
+    for name, shown in varied.items():
+        if shown:
+            table.add_column(name, justify="right")
+    for name in ("plain tok/s", "tok/s", "speedup", "quartiles", "length", "rate", "draft", "host ms", "peak MB"):
+        table.add_column(name, justify="right")
+    table.add_column("identical")
+    for cell in cells:
+        setting = {"at a time": str(cell.concurrency), "T": f"{cell.temperature:g}"}
+        table.add_row(
+            cell.workload,
+            cell.method,
+            *(setting[name] for name, shown in varied.items() if shown),
+            f"{cell.plain_throughput:.1f}",
+            f"{cell.output_throughput:.1f}",
+            f"{cell.speedup:.2f}x",
+            f"{cell.speedup_p25:.2f}-{cell.speedup_p75:.2f}",
+            f"{cell.acceptance_length:.2f}",
+            f"{cell.acceptance_rate:.0%}",
+            f"{cell.draft_share:.1%}",
+            "" if cell.host_ms is None else f"{cell.host_ms:.2f}",
+            f"{cell.peak_memory_mb:.0f}",
+            "yes" if cell.identical else f"{len(cell.differences)} differ",
+            style="bold" if cell.workload == "overall" else None,
+        )
+    return table
+
+
+def difference_lines(cells: Iterable[OfflineCell]) -> list[str]:
+    """A sentence for each answer that differed, the first few of them."""
+    lines = [
+        f"{cell.method}, {difference.source}: token {difference.position} is {difference.other}, plainly "
+        f"{difference.plain}; the two best scores are {difference.gap:.4g} apart"
+        for cell in cells
+        if cell.workload != "overall"
+        for difference in cell.differences
+    ]
+    more = len(lines) - MAX_DIFFERENCES
+    return [*lines[:MAX_DIFFERENCES], *([f"and {more} more, see --json"] if more > 0 else [])]
+
+
+def micro_tables(cells: Sequence[MicroCell]) -> list[Table]:
+    """A table for each kind of cell, with the columns that the kind has."""
+    tables = []
+    for kind in dict.fromkeys(cell.kind for cell in cells):
+        rows = [
+            {name: value for name, value in asdict(cell).items() if value is not None and name != "kind"}
+            for cell in cells
+            if cell.kind == kind
+        ]
+        table = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="right")
+        for row in rows:
+            table.add_row(*(_shown(row.get(name)) for name in names))
+        tables.append(table)
+    return tables
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+    return "" if value is None else str(value)

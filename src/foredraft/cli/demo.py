@@ -1,0 +1,153 @@
+"""`foredraft demo`: three prompts decoded plainly, then by speculation with drafted text marked, and a table of both.
+
+With --json, the object that `foredraft bench` prints, and nothing else on stdout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foredraft.cli import options
+from foredraft.cli.demo_prompts import DEMO_PROMPTS, DemoPrompt
+from foredraft.cli.parse import speculative_config
+from foredraft.cli.starting import encode_prompt, starting
+from foredraft.cli.terminal import TextWriter, describe_difference, figures, has_colour, transient
+from foredraft.types import SamplingParams
+
+if TYPE_CHECKING:
+    from foredraft.cli.compare import Comparison
+    from foredraft.engine.llm import LLM
+
+__all__ = ["demo"]
+
+
+def demo(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Hub id, folder, .gguf file or alias.", rich_help_panel=options.MODEL)
+    ] = "smollm2-135m",
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = 0,
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Longest answer, in tokens.", rich_help_panel=options.SAMPLING)
+    ] = 128,
+    speculative_config_json: options.SpeculativeConfig = None,
+    spec_method: options.SpecMethod = None,
+    spec_model: options.SpecModel = None,
+    spec_tokens: options.SpecTokens = None,
+    dtype: options.Dtype = "auto",
+    enforce_eager: options.EnforceEager = False,
+    offline: options.Offline = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead.", rich_help_panel=options.OUTPUT)
+    ] = False,
+) -> None:
+    """Decode three prompts plainly and by speculation, and compare.
+
+    The default model (93 MB) is fetched on first use.
+    """
+    config = speculative_config(speculative_config_json, spec_method, spec_model, spec_tokens) or {}
+    params = SamplingParams(temperature=temperature or 0.0, seed=seed, max_tokens=max_tokens)
+    with starting(model, offline=offline):
+        from foredraft.engine.llm import LLM
+
+        llm = LLM(
+            model,
+            speculative_config=config,
+            dtype=dtype,
+            max_num_seqs=1,
+            enforce_eager=enforce_eager,
+            offline=offline,
+        )
+    method = method_name(llm, config)
+    if json_:
+        from foredraft.cli.report import bench_object
+
+        compared = {example.workload: decode_twice(llm, example, params) for example in DEMO_PROMPTS}
+        typer.echo(json.dumps(bench_object(llm, method, params, compared)))
+        return
+    print_opening(llm, method, params)
+    shown = {example.title: show_example(llm, example, params) for example in DEMO_PROMPTS}
+    print_table(shown)
+
+
+def decode_twice(llm: LLM, example: DemoPrompt, params: SamplingParams, writer: TextWriter | None = None) -> Comparison:
+    """Decode an example plainly, with a count on the terminal, then by speculation into `writer`."""
+    from foredraft.cli.compare import against, decode_plainly
+
+    tokens = encode_prompt(llm, example.text, raw=False, system=None)
+    counts = itertools.count(1)
+    with transient("Decoding plainly …") as status:
+        plain = decode_plainly(llm, tokens, params, lambda _: status(f"Decoding plainly … {next(counts)} tokens"))
+    if writer is None:
+        with transient("Decoding by speculation …"):
+            return against(llm, plain, tokens, params, lambda _: None)
+    with writer:
+        return against(llm, plain, tokens, params, lambda delta: writer.write(delta.pieces))
+
+
+def show_example(llm: LLM, example: DemoPrompt, params: SamplingParams) -> Comparison:
+    """Stream one example under its title, its figures below."""
+    typer.secho(f"{example.title}\n", bold=True)
+    comparison = decode_twice(llm, example, params, TextWriter(show_drafts=True))
+    typer.echo()
+    for name, decoded, speculative in (
+        ("plain", comparison.plain, False),
+        ("speculative", comparison.speculative, True),
+    ):
+        typer.secho(f"{name:13}{figures(decoded, speculative=speculative)}", dim=True)
+    typer.echo("\n")
+    return comparison
+
+
+def print_opening(llm: LLM, method: str, params: SamplingParams) -> None:
+    sampling = "greedy" if params.greedy else f"temperature {params.temperature:g}"
+    mark = "Green text" if has_colour(sys.stdout) else "Text in ‹ ›"
+    typer.echo(
+        f"{llm.target.name} · {method}, at most {llm.engine.num_speculative_tokens} draft tokens a step · {sampling}\n"
+        f"{mark} was drafted, and found to be what the model writes anyway.\n\n"
+    )
+
+
+def print_table(comparisons: Mapping[str, Comparison]) -> None:
+    """All examples side by side."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for heading in (
+        "plain\ntokens/s",
+        "speculative\ntokens/s",
+        "\nspeedup",
+        "acceptance\nlength",
+        "acceptance\nrate",
+        "\nidentical",
+    ):
+        table.add_column(heading, justify="right", header_style="")
+    for title, comparison in comparisons.items():
+        run = comparison.speculative
+        table.add_row(
+            title,
+            f"{comparison.plain.throughput:.1f}",
+            f"{run.throughput:.1f}",
+            f"{comparison.speedup:.2f}x",
+            f"{run.statistics.acceptance_length:.2f}",
+            f"{run.statistics.acceptance_rate:.0%}",
+            "yes" if comparison.identical else "no",
+        )
+    Console().print(table)
+    for title, comparison in comparisons.items():
+        if comparison.difference is not None:
+            typer.echo(f"{title}: {describe_difference(comparison)}")
+
+
+def method_name(llm: LLM, config: Mapping[str, object]) -> str:
+    """What the drafter is called in results."""
+    return str(config.get("method") or llm.engine.report.method)

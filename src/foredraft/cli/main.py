@@ -1,0 +1,124 @@
+"""The command `foredraft`: runs the subcommand and turns whatever goes wrong into one sentence and an exit code.
+
+Nothing heavy is imported here: a subcommand's module is imported when it runs, and `foredraft --help` needs none.
+Exit codes: 0 done, 1 a comparison found a difference or the reader of stdout left, 2 bad input, 70 a bug in foredraft,
+130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from foredraft import __version__
+from foredraft.errors import ForedraftError
+
+__all__ = ["main"]
+
+BAD_INPUT = 2
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
+
+
+class Subcommand(NamedTuple):
+    """Where a subcommand is: `attribute` of `module` is a function or a Typer app."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+SUBCOMMANDS = {
+    "demo": Subcommand("foredraft.cli.demo", "demo", "Decode three prompts plainly and by speculation, and compare."),
+    "generate": Subcommand("foredraft.cli.generate", "generate", "Answer or complete one prompt."),
+    "chat": Subcommand("foredraft.cli.chat", "chat", "Talk with a model in the terminal."),
+    "bench": Subcommand("foredraft.cli.bench", "app", "Measure speed, acceptance, time split and memory."),
+    "plan": Subcommand("foredraft.cli.plan", "plan", "Work out what speculation can gain, from a few numbers."),
+    "doctor": Subcommand("foredraft.cli.doctor", "doctor", "Check this machine: speed of a pass, and how exact it is."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists its subcommands by name and summary, and imports the one that is run."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in SUBCOMMANDS else placeholder, rest
+
+
+class SectionedCommand(TyperCommand):
+    """Prints its options under the headings given as `rich_help_panel`, in plain text."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                other = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(param, "rich_help_panel", None) or other, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"foredraft {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def foredraft(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Speculative decoding for Hugging Face causal language models: exactly the same tokens, sooner."""
+
+
+def load(name: str) -> Any:
+    """The click command of a subcommand, its module imported."""
+    entry = SUBCOMMANDS[name]
+    found = getattr(import_module(entry.module), entry.attribute)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    single = typer.Typer(rich_markup_mode=None, add_completion=False)
+    single.command(name, cls=SectionedCommand)(found)
+    return typer.main.get_command(single)
+
+
+def build_group() -> TyperGroup:
+    """The whole command line, with a light stand-in for every subcommand."""
+    group = typer.main.get_group(app)
+    group.commands.update({name: TyperCommand(name, help=entry.summary) for name, entry in SUBCOMMANDS.items()})
+    return group
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; always ends in SystemExit. FOREDRAFT_DEBUG=1 adds the traceback to error messages."""
+    try:
+        build_group().main(arguments, prog_name="foredraft")
+    except ForedraftError as error:
+        fail(str(error), BAD_INPUT, error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        remedy = "please report it, with the traceback that FOREDRAFT_DEBUG=1 adds"
+        fail(f"{reason}. This is a bug in foredraft; {remedy}", INTERNAL_ERROR, error)
+
+
+def fail(message: str, code: int, error: Exception) -> None:
+    if os.environ.get("FOREDRAFT_DEBUG") == "1":
+        traceback.print_exception(error)
+    typer.echo(f"Error: {message.rstrip('.')}.", err=True)
+    sys.exit(code)

@@ -1,0 +1,26 @@
+"""The contract suite for drafters, ours and anybody's.
+
+    from foredraft.testing import check_drafter
+
+    def test_my_drafter():
+        check_drafter(MyDrafter)
+
+`check_drafter` raises AssertionError with a sentence that says what is wrong. `CONTRACT` lists its checks one by one,
+for reports with a line each; the other names are what they are made of.
+"""
+
+from foredraft.testing.contract import CONTRACT, Trial, check_drafter
+from foredraft.testing.random_target import random_target
+from foredraft.testing.workload import Ask, decode, decode_plainly, difference, mixed_asks
+
+__all__ = [
+    "CONTRACT",
+    "Ask",
+    "Trial",
+    "check_drafter",
+    "decode",
+    "decode_plainly",
+    "difference",
+    "mixed_asks",
+    "random_target",
+]

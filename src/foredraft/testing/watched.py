@@ -1,0 +1,107 @@
+"""A drafter under observation: passes every call on and checks what comes back.
+
+What it can tell at once, it raises at once: an exception, a malformed tree, a budget exceeded, a sequence changed. It
+can also close the budget of some steps, as a controller does when drafting doesn't pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Collection
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from foredraft.drafters.base import Drafter, Features, Wants
+from foredraft.errors import ForedraftError
+from foredraft.tree import TokenTree
+from foredraft.types import Sequence
+from foredraft.verify import Verdict
+
+if TYPE_CHECKING:
+    from foredraft.target.target import Target
+
+__all__ = ["Watched"]
+
+
+class Watched:
+    """Wraps `drafter`; `open_step(i)` False turns the i-th call of `propose` into a plain step."""
+
+    def __init__(self, drafter: Drafter, open_step: Callable[[int], bool] = lambda _: True) -> None:
+        self.drafter = drafter
+        self.name = type(drafter).__name__
+        self.drafted = 0
+        self._open_step = open_step
+        self._calls = 0
+        self._vocab_size = 0
+
+    @property
+    def wants(self) -> Wants:
+        return self.drafter.wants
+
+    def bind(self, target: Target) -> None:
+        self._vocab_size = target.vocab_size
+        with self._watch("bind", []):
+            self.drafter.bind(target)
+
+    def begin(self, sequence: Sequence) -> None:
+        with self._watch("begin", [sequence]):
+            self.drafter.begin(sequence)
+
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+        if not self._open_step(self._calls):
+            budget = [0] * len(batch)
+        self._calls += 1
+        with self._watch("propose", batch):
+            tree = self.drafter.propose(batch, budget)
+        self._check(tree, len(batch), budget)
+        self.drafted += int(tree.sizes.sum())
+        return tree
+
+    def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
+        with self._watch("commit", batch):
+            self.drafter.commit(batch, verdict, features)
+
+    def end(self, sequence: Sequence) -> None:
+        with self._watch("end", [sequence]):
+            self.drafter.end(sequence)
+
+    @contextmanager
+    def _watch(self, call: str, batch: Collection[Sequence]) -> Iterator[None]:
+        """The call must not raise, and must leave the sequences as they were."""
+        before = [_state(sequence) for sequence in batch]
+        try:
+            yield
+        except Exception as error:
+            lengths = [len(sequence.tokens) for sequence in batch]
+            raise AssertionError(
+                f"{self.name}.{call} raised {type(error).__name__} ({error}) for sequences of {lengths} tokens; "
+                "a drafter that has nothing to propose returns TokenTree.empty."
+            ) from error
+        for sequence, state in zip(batch, before, strict=True):
+            assert _state(sequence) == state, (
+                f"{self.name}.{call} changed a sequence; they belong to the engine, work on copies of their tokens."
+            )
+
+    def _check(self, tree: TokenTree, rows: int, budget: Collection[int]) -> None:
+        what = f"{self.name}.propose"
+        assert isinstance(tree, TokenTree), f"{what} returned a {type(tree).__name__}; it must return a TokenTree."
+        for name, values in (("tokens", tree.tokens), ("parents", tree.parents)):
+            assert values.dtype == torch.int64, f"{what} returned {name} of type {values.dtype}; they must be int64."
+        try:
+            tree.validate(self._vocab_size)
+        except ForedraftError as error:
+            raise AssertionError(f"{what} returned an invalid tree. {error}") from error
+        assert tree.batch == rows, (
+            f"{what} returned {tree.batch} trees for {rows} sequences; there must be one for each."
+        )
+        for row, (size, limit) in enumerate(zip(tree.sizes.tolist(), budget, strict=True)):
+            assert size <= limit, (
+                f"{what} returned {size} nodes for sequence {row}, whose budget is {limit}; "
+                "order nodes by value and prune(budget)."
+            )
+
+
+def _state(sequence: Sequence) -> tuple[object, ...]:
+    return (tuple(sequence.tokens), sequence.cached, sequence.slot, sequence.finish_reason, sequence.params)

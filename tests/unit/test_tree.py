@@ -1,0 +1,91 @@
+"""TokenTree: derived properties against definitions, construction, pruning, validation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import Nodes, forests, path_to
+
+from foredraft.errors import ForedraftError
+from foredraft.tree import TokenTree
+
+
+def rows_of_tree(tree: TokenTree) -> list[Nodes]:
+    """Back to (tokens, parents) without padding."""
+    return [
+        (tokens[:size], parents[:size])
+        for tokens, parents, size in zip(tree.tokens.tolist(), tree.parents.tolist(), tree.sizes.tolist(), strict=True)
+    ]
+
+
+@given(forests())
+def test_sizes_depths_and_ancestors_are_those_of_the_parent_pointers(rows: list[Nodes]) -> None:
+    tree = TokenTree.from_nodes(rows)
+    assert tree.batch == len(rows)
+    assert tree.width == max(len(tokens) for tokens, _ in rows)
+    assert rows_of_tree(tree) == rows
+    for b, row in enumerate(rows):
+        for node in range(tree.width):
+            path = path_to(row, node) if node < len(row[0]) else []
+            assert int(tree.depths[b, node]) == len(path)
+            assert tree.ancestors[b, node].nonzero().flatten().tolist() == path
+    assert torch.equal(tree.positions, tree.depths)
+
+
+@given(forests(), st.data())
+def test_pruning_keeps_the_first_nodes_of_each_row(rows: list[Nodes], data: st.DataObject) -> None:
+    budget = [data.draw(st.integers(0, 10)) for _ in rows]
+    pruned = TokenTree.from_nodes(rows).prune(budget)
+    assert rows_of_tree(pruned) == [
+        (tokens[:limit], parents[:limit]) for (tokens, parents), limit in zip(rows, budget, strict=True)
+    ]
+    pruned.validate(8)
+
+
+@given(st.lists(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=5), min_size=1, max_size=3))
+def test_from_paths_holds_every_prefix_of_every_path_exactly_once(rows: list[list[list[int]]]) -> None:
+    tree = TokenTree.from_paths(rows)
+    tree.validate(4)
+    for row, paths in zip(rows_of_tree(tree), rows, strict=True):
+        spelled = [tuple(row[0][step] for step in path_to(row, node)) for node in range(len(row[0]))]
+        wanted = dict.fromkeys(tuple(path[:end]) for path in paths for end in range(1, len(path) + 1))
+        assert spelled == list(wanted)  # in order of first appearance
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=4))
+def test_a_chain_is_the_tree_of_its_only_path(drafts: list[list[int]]) -> None:
+    chain, tree = TokenTree.chain(drafts), TokenTree.from_paths([[draft] for draft in drafts])
+    assert torch.equal(chain.tokens, tree.tokens)
+    assert torch.equal(chain.parents, tree.parents)
+
+
+def test_the_empty_tree_has_a_row_for_everyone_and_no_nodes() -> None:
+    tree = TokenTree.empty(3)
+    assert (tree.batch, tree.width, tree.sizes.tolist()) == (3, 0, [0, 0, 0])
+    assert TokenTree.chain([[], []]).width == 0
+    assert TokenTree.from_nodes([]).batch == 0
+    tree.validate(1)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "complaint"),
+    [
+        ([5, 8], [-1, 0], "token 8"),  # not in the vocabulary
+        ([5, -1, 3], [-1, -1, 0], "token -1"),  # a hole
+        ([5, 3], [-1, 1], "parent 1"),  # its own parent
+        ([5, 3], [1, -1], "parent 1"),  # a parent that comes later
+        ([5, 3], [-2, 0], "parent -2"),
+    ],
+)
+def test_validate_names_row_and_node_of_a_fault(tokens: list[int], parents: list[int], complaint: str) -> None:
+    good = ([1, 2, 3][: len(tokens)], [-1, 0, 1][: len(tokens)])
+    tree = TokenTree(torch.tensor([good[0], tokens]), torch.tensor([good[1], parents]))
+    with pytest.raises(ForedraftError, match=f"row 1 has {complaint};"):
+        tree.validate(8)
+
+
+def test_validate_refuses_shapes_that_differ() -> None:
+    with pytest.raises(ForedraftError, match=r"\[B, N\]"):
+        TokenTree(torch.zeros((1, 2), dtype=torch.int64), torch.zeros((1, 3), dtype=torch.int64)).validate(8)
