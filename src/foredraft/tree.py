@@ -28,10 +28,13 @@ class TokenTree:
     tokens   [B, N] int64, -1 where a row has fewer nodes (padding is at the end of a row)
     parents  [B, N] int64, the parent's node index, always smaller than the node's own; -1 is the root (the last
              committed token)
+    scores   [B, N] float32 or None: the drafter's own estimate that a node is accepted together with all its ancestors,
+             so never more than its parent's; 0 for padding. Their sum is the number of drafts it expects to be accepted.
     """
 
     tokens: Tensor
     parents: Tensor
+    scores: Tensor | None = None
 
     @classmethod
     def empty(cls, batch: int, device: torch.device | str = "cpu") -> TokenTree:
@@ -45,13 +48,18 @@ class TokenTree:
         return cls.from_nodes([(list(draft), list(range(-1, len(draft) - 1))) for draft in drafts])
 
     @classmethod
-    def from_nodes(cls, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> TokenTree:
-        """From (tokens, parents) per row."""
+    def from_nodes(
+        cls, rows: Sequence[tuple[Sequence[int], Sequence[int]]], scores: Sequence[Sequence[float]] | None = None
+    ) -> TokenTree:
+        """From (tokens, parents) per row, and perhaps the score of every node."""
         width = max((len(tokens) for tokens, _ in rows), default=0)
-        pad = [[PAD] * (width - len(tokens)) for tokens, _ in rows]
-        tokens = torch.tensor([[*row[0], *fill] for row, fill in zip(rows, pad, strict=True)], dtype=torch.int64)
-        parents = torch.tensor([[*row[1], *fill] for row, fill in zip(rows, pad, strict=True)], dtype=torch.int64)
-        return cls(tokens.view(len(rows), width), parents.view(len(rows), width))
+        tokens = torch.tensor([[*own, *[PAD] * (width - len(own))] for own, _ in rows], dtype=torch.int64)
+        parents = torch.tensor([[*own, *[PAD] * (width - len(own))] for _, own in rows], dtype=torch.int64)
+        values = None
+        if scores is not None:
+            padded = [[*own, *[0.0] * (width - len(own))] for own in scores]
+            values = torch.tensor(padded, dtype=torch.float32).view(len(rows), width)
+        return cls(tokens.view(len(rows), width), parents.view(len(rows), width), values)
 
     @classmethod
     def from_paths(cls, rows: Sequence[Sequence[Sequence[int]]]) -> TokenTree:
@@ -99,12 +107,24 @@ class TokenTree:
 
     def prune(self, budget: Sequence[int]) -> TokenTree:
         """The first `budget[b]` nodes of each row; nodes come after their parents, so what is left is a tree."""
+        width = min(self.width, max(budget, default=0))
         limit = torch.tensor(list(budget), dtype=torch.int64, device=self.tokens.device)
-        width = min(self.width, int(limit.max().item()) if len(budget) else 0)
-        keep = torch.arange(width, device=self.tokens.device) < limit.unsqueeze(1)
+        drop = torch.arange(width, device=self.tokens.device) >= limit.unsqueeze(1)
+        scores = None if self.scores is None else self.scores[:, :width].masked_fill(drop, 0.0)
         return TokenTree(
-            self.tokens[:, :width].masked_fill(~keep, PAD), self.parents[:, :width].masked_fill(~keep, PAD)
+            self.tokens[:, :width].masked_fill(drop, PAD), self.parents[:, :width].masked_fill(drop, PAD), scores
         )
+
+    def subtree(self, nodes: Sequence[Sequence[int]]) -> TokenTree:
+        """Only the given nodes of each row; a node's parent must be among them unless it is the root."""
+        rows, scores = [], []
+        values = self.scores.tolist() if self.scores is not None else [[0.0] * self.width] * self.batch
+        for kept, tokens, parents, own in zip(nodes, self.tokens.tolist(), self.parents.tolist(), values, strict=True):
+            order = sorted(kept)
+            place = {PAD: PAD, **{node: index for index, node in enumerate(order)}}
+            rows.append(([tokens[node] for node in order], [place[parents[node]] for node in order]))
+            scores.append([own[node] for node in order])
+        return TokenTree.from_nodes(rows, scores if self.scores is not None else None)
 
     def validate(self, vocab_size: int) -> None:
         """Raise ForedraftError, naming row and node, unless this is a tree of tokens below `vocab_size`."""

@@ -10,12 +10,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import NoneType
 
 from foredraft.errors import ConfigError
 
 __all__ = ["Batch", "Chunk", "FinishReason", "SamplingParams", "Sequence", "StepReport"]
 
 MAX_STOP_STRINGS = 64
+LOWEST_TEMPERATURE = 1e-5  # vLLM's bound: below it, logits divided by the temperature could overflow
 
 
 class FinishReason(StrEnum):
@@ -63,6 +65,9 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for name in _WHOLE_NUMBERS:
+            if not isinstance(getattr(self, name), (int, NoneType)):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; give a whole number.")
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or math.isnan(value) or not low <= value <= high:
@@ -91,7 +96,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < LOWEST_TEMPERATURE
 
     @property
     def penalised(self) -> bool:
@@ -99,6 +104,7 @@ class SamplingParams:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
+_WHOLE_NUMBERS = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "num_speculative_tokens")
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("n", 1, 128),
     ("temperature", 0, 100),

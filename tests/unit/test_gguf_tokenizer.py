@@ -140,3 +140,11 @@ def test_sentencepiece_vocabulary_gives_sentencepiece_ids(tmp_path: Path) -> Non
     for text in [*TEXTS[:4], "self.add_key_value(Keys.LLM.CONTEXT_LENGTH, 42)", "class   MODEL_ARCH(IntEnum):"]:
         assert ours.encode(text) == [theirs.bos_id(), *theirs.encode(text)]
         assert ours.decode(ours.encode(text), skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize(("pre", "whole"), [("gpt-2", False), ("llama-bpe", True), ("tekken", True), ("dbrx", False)])
+def test_a_word_that_is_a_token_without_merges(pre: str, whole: bool, tmp_path: Path) -> None:
+    tokens = list(read_gguf(write_model(tmp_path / "x.gguf").path).metadata["tokenizer.ggml.tokens"])
+    tokens[-1] = "xyz"
+    tokenizer = gguf_tokenizer(write_tokenizer(tmp_path / "m.gguf", pre, **{"tokenizer.ggml.tokens": tokens}))
+    assert (len(tokenizer.encode("xyz", add_special_tokens=False)) == 1) is whole

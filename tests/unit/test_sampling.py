@@ -1,4 +1,4 @@
-"""Processors and picks: against a plain reference on one prefix at a time, and against the distribution they must sample."""
+"""Processors and picks: against a plain reference on one prefix at a time, and against the softmax they must sample."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_low_precision_logits_are_processed_in_float32() -> None:
 @pytest.mark.parametrize(
     ("kind", "scale"), [("flat", 0.0), ("nearly flat", 0.01), ("usual", 3.0), ("peaky", 30.0), ("one way", 1000.0)]
 )
-@pytest.mark.parametrize("vocab_size", [4097, 20_000])
+@pytest.mark.parametrize("vocab_size", [4097, 9000])
 def test_a_large_vocabulary_picks_by_the_definition(
     vocab_size: int, kind: str, scale: float, dtype: torch.dtype
 ) -> None:
@@ -165,9 +165,10 @@ def test_a_large_vocabulary_picks_by_the_definition_for_any_seed(seed: int, scal
     assert pick(logits, [rows]).tolist() == definition.argmax(dim=-1).tolist()
 
 
-def test_a_tiny_temperature_is_greedy() -> None:
+@pytest.mark.parametrize("temperature", [1e-4, 1e-30, 1e-40, 5e-324])
+def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     logits = random_logits(3, 5000).float()
-    rows = Rows(sequence_of([1], [], SamplingParams(temperature=1e-30)), [(), (1,), (1, 2)])
+    rows = Rows(sequence_of([1], [], SamplingParams(temperature=temperature)), [(), (1,), (1, 2)])
     assert pick(logits, [rows]).tolist() == logits.argmax(dim=-1).tolist()
 
 
@@ -177,11 +178,11 @@ def chi_square(picks: torch.Tensor, probabilities: torch.Tensor) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-DRAWS = 20_000
+DRAWS = 4000
 
 
 def rows_along(what: str, params: SamplingParams) -> list[Rows]:
-    """20 000 draws that differ in one thing only."""
+    """4000 draws that differ in one thing only."""
     if what == "seeds":
         return [Rows(sequence_of([1], [], params, seed=at), [()]) for at in range(DRAWS)]
     if what == "choices":
@@ -190,9 +191,8 @@ def rows_along(what: str, params: SamplingParams) -> list[Rows]:
     return [Rows(sequence_of([1], [], params, seed=at), paths) for at in range(20)]
 
 
-@pytest.mark.parametrize("along", ["positions", "seeds", "choices"])
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_picks_sample_the_softmax(temperature: float, along: str) -> None:
+@pytest.mark.parametrize(("along", "temperature"), [("positions", 1.0), ("seeds", 0.7), ("choices", 1.6)])
+def test_picks_sample_the_softmax(along: str, temperature: float) -> None:
     """Pearson's statistic with 11 degrees of freedom stays below its 99.9 % quantile."""
     logits = random_logits(1, scale=1.0)
     picks = pick(logits.expand(DRAWS, -1), rows_along(along, SamplingParams(temperature=temperature)))
@@ -226,7 +226,7 @@ def test_picks_at_neighbouring_positions_are_independent() -> None:
     """Pairs of picks against the product of their distributions: 16 cells, 15 degrees of freedom."""
     logits = random_logits(1, 4, scale=0.5)
     pairs = []
-    for seed in range(8000):
+    for seed in range(3000):
         rows = Rows(sequence_of([1], [], SamplingParams(), seed=seed), [(), (0,)])
         first, second = pick(logits.expand(2, -1), [rows]).tolist()
         pairs.append(4 * first + second)
@@ -237,7 +237,7 @@ def test_picks_at_neighbouring_positions_are_independent() -> None:
 def test_choices_of_one_seed_are_independent_draws() -> None:
     logits = random_logits(1, 4, scale=0.5)
     pairs = []
-    for seed in range(8000):
+    for seed in range(3000):
         rows = [Rows(sequence_of([1], [], SamplingParams(), seed=seed, choice=choice), [()]) for choice in (0, 1)]
         first, second = pick(logits.expand(2, -1), rows).tolist()
         pairs.append(4 * first + second)

@@ -138,7 +138,7 @@ def ranks(a: Fraction, s: Fraction, width: int) -> list[Fraction]:
 
 
 def most_tokens(levels: list[list[Fraction]], nodes: int) -> Fraction:
-    """The most expected tokens of any tree of `nodes` nodes, by trying every set of paths that is closed under parents."""
+    """The most expected tokens of any tree of `nodes` nodes, by trying every set of paths with all their parents."""
     paths: dict[tuple[int, ...], Fraction] = {(): Fraction(1)}
     for depth, level in enumerate(levels):
         parents = {path: chance for path, chance in paths.items() if len(path) == depth}

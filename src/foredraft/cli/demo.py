@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +19,7 @@ from foredraft.cli import options
 from foredraft.cli.demo_prompts import DEMO_PROMPTS, DemoPrompt
 from foredraft.cli.parse import speculative_config
 from foredraft.cli.starting import encode_prompt, starting
-from foredraft.cli.terminal import TextWriter, describe_difference, figures, has_colour, transient
+from foredraft.cli.terminal import TextWriter, bold, describe_difference, dim, figures, has_colour, transient
 from foredraft.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def demo(
         from foredraft.cli.report import bench_object
 
         compared = {example.workload: decode_twice(llm, example, params) for example in DEMO_PROMPTS}
-        typer.echo(json.dumps(bench_object(llm, method, params, compared)))
+        print(json.dumps(bench_object(llm, method, params, compared)))
         return
     print_opening(llm, method, params)
     shown = {example.title: show_example(llm, example, params) for example in DEMO_PROMPTS}
@@ -93,22 +95,18 @@ def decode_twice(llm: LLM, example: DemoPrompt, params: SamplingParams, writer: 
 
 def show_example(llm: LLM, example: DemoPrompt, params: SamplingParams) -> Comparison:
     """Stream one example under its title, its figures below."""
-    typer.secho(f"{example.title}\n", bold=True)
+    request = textwrap.fill(example.request, shutil.get_terminal_size().columns)
+    print(f"{bold(example.title)}\n{dim(request, sys.stdout)}\n")
     comparison = decode_twice(llm, example, params, TextWriter(show_drafts=True))
-    typer.echo()
-    for name, decoded, speculative in (
-        ("plain", comparison.plain, False),
-        ("speculative", comparison.speculative, True),
-    ):
-        typer.secho(f"{name:13}{figures(decoded, speculative=speculative)}", dim=True)
-    typer.echo("\n")
+    plain, speculative = figures(comparison.plain, speculative=False), figures(comparison.speculative, speculative=True)
+    print(dim(f"\nplain        {plain}\nspeculative  {speculative}\n\n", sys.stdout))
     return comparison
 
 
 def print_opening(llm: LLM, method: str, params: SamplingParams) -> None:
     sampling = "greedy" if params.greedy else f"temperature {params.temperature:g}"
     mark = "Green text" if has_colour(sys.stdout) else "Text in ‹ ›"
-    typer.echo(
+    print(
         f"{llm.target.name} · {method}, at most {llm.engine.num_speculative_tokens} draft tokens a step · {sampling}\n"
         f"{mark} was drafted, and found to be what the model writes anyway.\n\n"
     )
@@ -145,7 +143,7 @@ def print_table(comparisons: Mapping[str, Comparison]) -> None:
     Console().print(table)
     for title, comparison in comparisons.items():
         if comparison.difference is not None:
-            typer.echo(f"{title}: {describe_difference(comparison)}")
+            print(f"{title}: {describe_difference(comparison)}")
 
 
 def method_name(llm: LLM, config: Mapping[str, object]) -> str:

@@ -8,10 +8,11 @@ __all__ = ["DEMO_PROMPTS", "DemoPrompt"]
 
 
 class DemoPrompt(NamedTuple):
-    """`title` is for people, `workload` names the cell in the JSON."""
+    """`text` is the whole prompt, `request` what it asks for. `workload` names the cell in the JSON."""
 
     title: str
     workload: str
+    request: str
     text: str
 
 
@@ -62,23 +63,17 @@ night since then. Its logbook is on show in the village museum, open at the last
 "Wind north-west, no ships, oil for ninety days."
 """
 
+EDIT = "Rename the parameter `currency` to `unit`, everywhere in this function, and answer with the whole function."
+SUMMARY = (
+    "Summarise this text in a few sentences, and quote word for word what the harbour master said, what the letter "
+    "says, and the last entry of the logbook."
+)
+QUESTION = (
+    "I have a free Saturday and would like to learn to bake bread. How do I begin, and what do beginners get wrong?"
+)
+
 DEMO_PROMPTS = (
-    DemoPrompt(
-        "A code edit",
-        "edit",
-        "Rename the parameter `currency` to `unit`, everywhere in this function. Change nothing else, and answer with "
-        f"the whole function.\n\n```python\n{CODE}```",
-    ),
-    DemoPrompt(
-        "A summary that quotes",
-        "quote",
-        f"{ARTICLE}\nSummarise this text in a few sentences, and quote word for word what the harbour master said, "
-        "what the letter says, and the last entry of the logbook.",
-    ),
-    DemoPrompt(
-        "An open question",
-        "chat",
-        "I have a free Saturday and would like to learn to bake bread. How do I begin, and which mistakes do beginners "
-        "make?",
-    ),
+    DemoPrompt("A code edit", "edit", EDIT, f"{EDIT}\n\n```python\n{CODE}```"),
+    DemoPrompt("A summary that quotes", "quote", SUMMARY, f"{ARTICLE}\n{SUMMARY}"),
+    DemoPrompt("An open question", "chat", QUESTION, QUESTION),
 )

@@ -163,11 +163,12 @@ def answer(llm: LLM, text: str, tokens: list[int], params: SamplingParams, *, sh
     request = llm.add(tokens, params)
     if as_json:
         decoded = decode(llm.engine, request)
-        typer.echo(json.dumps(answer_object(llm, text, decoded)))
+        print(json.dumps(answer_object(llm, text, decoded)))
         return
     with AnswerPrinter(params.n, show=show) as printer:
         decoded = decode(llm.engine, request, printer.add)
-    say(dim(figures(decoded, speculative=llm.engine.drafter is not None)))
+    first = f"first token {decoded.first_token_seconds:.2f} s"
+    say(dim(f"{figures(decoded, speculative=llm.engine.drafter is not None)} · {first}"))
 
 
 def answer_twice(llm: LLM, text: str, tokens: list[int], params: SamplingParams, *, show: bool, as_json: bool) -> None:
@@ -177,7 +178,7 @@ def answer_twice(llm: LLM, text: str, tokens: list[int], params: SamplingParams,
 
     if as_json:
         comparison = compare(llm, tokens, params)
-        typer.echo(json.dumps(comparison_object(llm, text, comparison)))
+        print(json.dumps(comparison_object(llm, text, comparison)))
     else:
         with AnswerPrinter(params.n, show=show) as printer:
             comparison = compare(llm, tokens, params, printer.add)
@@ -214,6 +215,6 @@ class AnswerPrinter:
         if not self._waiting:
             self._writer.__exit__()
         for number, pieces in enumerate(self._waiting, start=1):
-            typer.echo(f"[{number} of {len(self._waiting)}]")
+            print(f"[{number} of {len(self._waiting)}]")
             with self._writer as writer:
                 writer.write(pieces)

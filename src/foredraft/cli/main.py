@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 a comparison found a difference or the reader of stdout le
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -105,6 +106,9 @@ def build_group() -> TyperGroup:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit. FOREDRAFT_DEBUG=1 adds the traceback to error messages."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that can't show a character shows "?" instead
+            stream.reconfigure(errors="replace")
     try:
         build_group().main(arguments, prog_name="foredraft")
     except ForedraftError as error:

@@ -1,7 +1,8 @@
 """`foredraft plan`: what speculation can gain, from three numbers, a data sheet or a measurement.
 
-The three figures are the textbook's: a verifying pass costs as much as a plain one. With --batch they are worked out once
-more for each load, with pass times from a roofline (--machine, --shape), a file (--profile) or this machine (--measure).
+The three figures are the textbook's: a verifying pass costs as much as a plain one. With --batch they are worked out
+once more for each load, with pass times from a roofline (--machine, --shape), a file (--profile) or this machine
+(--measure).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Passes(NamedTuple):
 
 def plan(
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="With --measure: the model.", show_default=False)
+        str | None, typer.Argument(metavar="MODEL", help="The model to --measure.", show_default=False)
     ] = None,
     acceptance: Annotated[
         float, typer.Option(metavar="A", help="Chance that a draft token is accepted, 0 to 1.", rich_help_panel=NUMBERS)
@@ -146,7 +147,8 @@ def plan_batches(chain: Plan, pass_time: economics.PassTime, batches: list[int],
         draft_time = economics.relative_draft_time(chain.draft_cost, pass_time, **load)
         point = economics.cycle(survival, chain.draft_length, pass_time, draft_time, **load)
         best = economics.best_cycle(survival, pass_time, draft_time, **load, longest=longest)
-        verify = point.cost - chain.draft_length * chain.draft_cost
+        cached = batch * context
+        verify = pass_time(batch * (chain.draft_length + 1), cached, batch) / pass_time(batch, cached, batch)
         verdict = economics.verdict(point.speedup)
         plans.append(BatchPlan(batch, context, verify, point.cost, point.speedup, verdict, best.length, best.speedup))
     return plans

@@ -15,7 +15,7 @@ def measured_passes(model: str) -> Passes:
     from foredraft.engine.profiler import machine_name, measure_passes
 
     with transient(f"loading {model}") as show:
-        target = open_target(EngineArgs(model)).target
+        target = open_target(EngineArgs(model=model)).target
         show("timing passes")
         points = measure_passes(target.decoder, max_length=target.max_model_len)
     cells = tuple(

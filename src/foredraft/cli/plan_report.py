@@ -1,4 +1,4 @@
-"""What `foredraft plan` prints: three figures, a verdict, speedup against draft length as bars, and a table of loads."""
+"""What `foredraft plan` prints: three figures, a verdict, speedup against draft length as bars, tables of loads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _advice(chain: Plan) -> str:
         best = "No draft length pays at this acceptance and cost: the best is not to draft."
     else:
         best = f"The best draft length is {chain.best_length}, which gives {chain.best_speedup:.2f}x."
-    if chain.draft_length == 0:
+    if chain.break_even_cost is None:
         return f"{best} Without drafts a cycle is a plain pass."
     if chain.break_even_acceptance is None:
         limits = (
@@ -58,7 +58,6 @@ def _advice(chain: Plan) -> str:
     else:
         limits = f"drafting breaks even at an acceptance of {chain.break_even_acceptance:.2f}"
     plural = "" if chain.draft_length == 1 else "s"
-    assert chain.break_even_cost is not None  # there are drafts
     cost = f"or at a draft cost of {chain.break_even_cost:.2f}"
     return f"{best} With {chain.draft_length} draft{plural}, {limits}, {cost}."
 
@@ -108,7 +107,7 @@ def _load_table(loads: list[BatchPlan], length: int) -> Table:
             f"{load.speedup:.2f}x",
             str(load.best_length),
             f"{load.best_speedup:.2f}x",
-            Text(load.verdict, style=TONES.get(load.verdict, "red")),
+            Text(load.verdict.partition(":")[0], style=TONES.get(load.verdict, "red")),
         )
     return table
 

@@ -37,7 +37,7 @@ def starting(model: str, *, offline: bool) -> Iterator[None]:
 
 
 def fetch_if_default(model: str, *, offline: bool) -> None:
-    """Download the default model on its first use, with a bar that appears only if there is something to wait for."""
+    """Download the default model on its first use, with a bar if somebody has to wait for it."""
     from foredraft.target.default_model import DEFAULT_MODEL_ALIAS, fetch_default_model
 
     if model != DEFAULT_MODEL_ALIAS:
@@ -50,7 +50,7 @@ def fetch_if_default(model: str, *, offline: bool) -> None:
             show = show or stack.enter_context(download_bar(model))
             show(done, total)
 
-        fetch_default_model(progress, offline=offline)
+        fetch_default_model(progress if sys.stderr.isatty() else None, offline=offline)
 
 
 @contextmanager

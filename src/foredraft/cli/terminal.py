@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from foredraft.cli.decode import Decoded
     from foredraft.engine.text import Piece
 
-__all__ = ["TextWriter", "describe_difference", "dim", "figures", "has_colour", "say", "transient"]
+__all__ = ["TextWriter", "bold", "describe_difference", "dim", "figures", "has_colour", "say", "transient"]
 
-GREEN, DIM, RESET, ERASE_LINE = "\x1b[32m", "\x1b[2m", "\x1b[0m", "\r\x1b[2K"
+GREEN, BOLD, DIM, RESET, ERASE_LINE = "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m", "\r\x1b[2K"
 # a model may emit control characters, which must not reach a terminal: they could move the cursor or worse
 CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
 
@@ -79,9 +79,14 @@ def say(text: str = "") -> None:
     sys.stderr.flush()
 
 
-def dim(text: str) -> str:
-    """For stderr: fainter, where that can be seen."""
-    return f"{DIM}{text}{RESET}" if has_colour(sys.stderr) else text
+def dim(text: str, stream: TextIO | None = None) -> str:
+    """Fainter, where that can be seen; for stderr unless told otherwise."""
+    return f"{DIM}{text}{RESET}" if has_colour(stream or sys.stderr) else text
+
+
+def bold(text: str) -> str:
+    """For stdout: stronger, where that can be seen."""
+    return f"{BOLD}{text}{RESET}" if has_colour(sys.stdout) else text
 
 
 @contextmanager
@@ -104,17 +109,14 @@ def transient(text: str) -> Iterator[Callable[[str], None]]:
 def figures(decoded: Decoded, *, speculative: bool) -> str:
     """The figures of one answer, in a line."""
     parts = [
-        f"{decoded.tokens} token{'s' * (decoded.tokens != 1)}" + (" (cut there)" if decoded.cut else ""),
+        f"{decoded.tokens} token{'s' * (decoded.tokens != 1)}" + (" (limit)" if decoded.cut else ""),
         f"{decoded.seconds:.2f} s",
         f"{decoded.throughput:.1f} tokens/s",
     ]
     if speculative:
         statistics = decoded.statistics
-        parts += [
-            f"acceptance length {statistics.acceptance_length:.2f}",
-            f"rate {statistics.acceptance_rate:.0%}",
-        ]
-    return " · ".join([*parts, f"first token {decoded.first_token_seconds:.2f} s"])
+        parts.append(f"acceptance length {statistics.acceptance_length:.2f}, rate {statistics.acceptance_rate:.0%}")
+    return " · ".join(parts)
 
 
 def describe_difference(comparison: Comparison) -> str:

@@ -19,6 +19,9 @@ class SuffixDrafter(BaseDrafter):
     depth: int = 64
     match: int = 32
     log: bool = False
+    use_prediction: bool=True
+    def start(self,s): pass
+    def follow(self,s,new): pass
     def __post_init__(self):
         self.rates=None
     def bind(self,target):
@@ -30,15 +33,18 @@ class SuffixDrafter(BaseDrafter):
         self.last={}
     def begin(self,s):
         from foredraft.drafters.suffix_index import SuffixIndex
-        self.index[s.id]=SuffixIndex(s.tokens)
+        pre=[*s.prediction,-1] if s.prediction and self.use_prediction else []; ix=self.index[s.id]=SuffixIndex(pre+s.tokens); ix.offset=len(pre); self.start(s)
     def end(self,s):
         del self.index[s.id]; self.last.pop(s.id,None)
+    def gather(self,s): pass
     def propose(self,batch,budget):
         out=[]
         for s,b in zip(batch,budget):
             ix=self.index[s.id]
-            if ix.length<len(s.tokens): ix.append(s.tokens[ix.length:])
+            new=s.tokens[ix.length-ix.offset:]
+            if new: ix.append(new); self.follow(s,new)
             ev=self.evidence; ev.count=0
+            self.gather(s)
             ix.recall(ix.tail(self.match),ev)
             t,p,sc,k=ev.grow(self.rates.rates,self.least,self.branches,b) if b else ([],[],[],[])
             self.last[s.id]=(len(s.tokens),t,p,k)

@@ -20,8 +20,8 @@ __all__ = ["KINDS", "ORDERS", "extend", "grow", "recall"]
 
 ORDERS = (1, 2, 4, 8, 16)
 LENGTH_BUCKETS = 8
-SHARE_BUCKETS = 4
-KINDS = LENGTH_BUCKETS * SHARE_BUCKETS
+SHARE_BUCKETS = 5
+KINDS = (2*LENGTH_BUCKETS+1) * SHARE_BUCKETS
 MAX_CHILDREN = 4
 MAX_STEPS = 64
 
@@ -112,6 +112,7 @@ def _grow(continuations, lengths, count, rates, least, branches, tokens, parents
     choice = np.zeros(max(count, 1), np.int64)
     weights = np.zeros(max(count, 1), np.float64)
     support = np.zeros(max(count, 1), np.int64)
+    votes = np.zeros(max(count, 1), np.int64)
     waiting = 0
     nodes = 0
     depth = 0
@@ -127,7 +128,7 @@ def _grow(continuations, lengths, count, rates, least, branches, tokens, parents
                 if token < 0:
                     continue
                 length = lengths[member] + depth
-                weight = min(length, 32) ** WEIGHT
+                weight = min(length if length < TRUST else length - TRUST + 1, 32) ** WEIGHT
                 total += weight
                 place = 0
                 while place < distinct and choice[place] != token:
@@ -137,12 +138,14 @@ def _grow(continuations, lengths, count, rates, least, branches, tokens, parents
                     choice[place] = token
                     weights[place] = 0.0
                     support[place] = 0
+                    votes[place] = 0
                 weights[place] += weight
+                votes[place] += 1
                 support[place] = max(support[place], length)
             for _ in range(min(distinct, branches)):
                 best = np.argmax(weights[:distinct])
                 share = weights[best] / total
-                kind = _kind(support[best], share)
+                kind = _kind(support[best], share, votes[best])
                 score = reach * rates[kind]
                 weights[best] = -1.0
                 if score < least:
@@ -175,7 +178,14 @@ def _grow(continuations, lengths, count, rates, least, branches, tokens, parents
         nodes += 1
 
 
-def _kind(length, share):  # type: ignore[no-untyped-def]
+def _kind(length, share, votes):  # type: ignore[no-untyped-def]
+    base = 0
+    if length >= TRUST:
+        base = LENGTH_BUCKETS + 1
+        length -= TRUST
+        if length == 0:
+            base -= 1
+            length = 1
     if length < 4:
         bucket = length - 1
     elif length < 6:
@@ -188,10 +198,11 @@ def _kind(length, share):  # type: ignore[no-untyped-def]
         bucket = 6
     else:
         bucket = 7
-    part = 0 if share < 0.2 else 1 if share < 0.5 else 2 if share < 0.95 else 3
-    return bucket * SHARE_BUCKETS + part
+    part = 0 if share < 0.2 else 1 if share < 0.5 else 2 if share < 0.95 else 3 if votes < 3 else 4
+    return (base + bucket) * SHARE_BUCKETS + part
 
-WEIGHT = 2
+WEIGHT = 4
+TRUST = 64
 _kind = njit(_kind, cache=True)
 extend: Callable[..., None] = njit("(int64[::1], int32[:, ::1], int32[:, ::1], int64, int64)", cache=True)(_extend)
 recall: Callable[..., int] = njit(

@@ -149,9 +149,15 @@ class LLM:
         tokenizer = self.tokenizer
         if not tokenizer.chat_template:
             raise RequestError(f"{self.target.name} has no chat template; give a plain prompt instead.")
-        text = tokenizer.apply_chat_template(
-            [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
-        )
+        from jinja2 import TemplateError
+
+        conversation = [dict(message) for message in messages]
+        try:
+            text = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+        except TemplateError as error:
+            raise RequestError(
+                f"{self.target.name}'s chat template refuses the conversation ({error}); change its roles or their order."
+            ) from error
         return list(tokenizer.encode(text, add_special_tokens=False))
 
     def add(self, prompt: Prompt, params: SamplingParams) -> Request:

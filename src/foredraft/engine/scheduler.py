@@ -77,7 +77,7 @@ class Scheduler:
         return Batch(tuple(chunks))
 
     def _admit(self) -> None:
-        while self.waiting:
+        while self.waiting and self.cache.free_slots:
             sequence = self.waiting[0]
             if self.running and self._needed([*self.running, sequence]) > self.kv_room:
                 return

@@ -3,7 +3,7 @@
 A slot belongs to one sequence at a time and holds its tokens' keys and values in order of position. Buffers grow by
 doubling; what is reserved but never written costs address space only (pages are touched on first use). A freed slot
 keeps its content, and `claim` starts a new sequence from the longest common prefix of any slot, copying it when that
-slot is still in use.
+slot is still in use or holds much more than the prefix.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ class KVCache:
         limit = len(tokens) - 1
         shared = [common_prefix(slot.tokens, tokens, limit) for slot in self._slots]
         source = max(range(self.slots), key=lambda index: (shared[index], not self._slots[index].busy))
-        if not self._slots[source].busy and shared[source]:
+        held = self._slots[source]
+        if not held.busy and 0 < len(held.tokens) <= 2 * shared[source]:
             target = source
-        else:  # sacrifice the free slot that was not used for longest, empty ones first
+        else:  # leave another conversation with the same beginning whole; sacrifice the slot unused for longest instead
             target = min(free, key=lambda index: (bool(self._slots[index].tokens), self._slots[index].used))
             self._copy(source, target, shared[source])
         slot = self._slots[target]

@@ -17,9 +17,9 @@ from foredraft.errors import CapacityError, ForedraftError, LoadError
 from foredraft.target.load_folder import Checkpoint
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["explained", "load_generation_defaults", "load_model", "load_tokenizer_files"]
+__all__ = ["explained", "load_config", "load_generation_defaults", "load_model", "load_tokenizer_files"]
 
 OUT_OF_MEMORY = ("allocate memory", "out of memory")
 
@@ -53,6 +53,17 @@ def load_model(
         logger.info("%s holds %d weights the model has no use for, such as %s", checkpoint.folder, len(extra), extra[0])
     network: PreTrainedModel = model.eval().requires_grad_(False)
     return network
+
+
+def load_config(folder: Path, trust_remote_code: bool) -> PreTrainedConfig:
+    """The folder's configuration, as transformers reads it."""
+    from transformers import AutoConfig
+
+    with _quiet():
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    return config
 
 
 def load_tokenizer_files(folder: Path, *, as_written: bool, trust_remote_code: bool) -> PreTrainedTokenizerBase:

@@ -1,6 +1,7 @@
 """Loads a target (or a draft model) from whatever names it: an alias, a .gguf file, a folder, or a hub id.
 
-What comes back is a stock transformers model, its tokenizer, and the facts the engine needs about it. Whatever goes
+`prepare_target` finds the checkpoint and everything the engine needs to know about it; `load_target` adds the stock
+transformers model, which a start on the lean decoder has no need to build. Whatever goes
 wrong is a LoadError (a CapacityError when memory runs out) of one sentence that names the value and the remedy, with
 the cause attached.
 """
@@ -8,7 +9,7 @@ the cause attached.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,20 @@ import torch
 from foredraft.errors import ConfigError, LoadError
 from foredraft.target.gguf import convert_gguf, gguf_tokenizer
 from foredraft.target.gguf_file import read_gguf, weight_kind
-from foredraft.target.load_checkpoint import explained, load_generation_defaults, load_model, load_tokenizer_files
+from foredraft.target.load_checkpoint import (
+    explained,
+    load_config,
+    load_generation_defaults,
+    load_model,
+    load_tokenizer_files,
+)
 from foredraft.target.load_folder import Checkpoint, inspect_folder
 from foredraft.target.load_source import locate
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["DTYPES", "LoadedModel", "load_target", "load_tokenizer"]
+__all__ = ["DTYPES", "LoadedModel", "PreparedModel", "load_target", "load_tokenizer", "prepare_target"]
 
 DTYPES = {
     "half": torch.float16,
@@ -39,13 +46,14 @@ AUTO = {"f16": torch.bfloat16, "bf16": torch.bfloat16, "f32": torch.float32, "f6
 AUTO_FOR_QUANTISED = torch.float32
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model ready to run, and what the engine must know about it.
+@dataclass(frozen=True, kw_only=True)
+class PreparedModel:
+    """A checkpoint that was found and checked, and what the engine must know about it.
 
-    model                in eval mode, no parameter requires a gradient
     name                 what the caller asked for
-    path                 folder with config.json and the safetensors files; for a .gguf file, its converted copy
+    checkpoint           folder with config.json and the safetensors files; for a .gguf file, its converted copy
+    config               transformers' configuration
+    dtype                of the float weights
     fingerprint          changes whenever weights, configuration or dtype may have changed
     max_model_len        longest prompt + output in tokens
     generation_defaults  the checkpoint's own generation_config.json, if it has one
@@ -53,15 +61,86 @@ class LoadedModel:
     weight_format        how the weights are stored: "bf16", "f32", "gguf-q4_1", ...
     """
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
     name: str
-    path: Path
+    checkpoint: Checkpoint
+    config: PreTrainedConfig
+    dtype: torch.dtype
+    tokenizer: PreTrainedTokenizerBase
     fingerprint: str
     max_model_len: int
     generation_defaults: GenerationConfig | None
     eos_token_ids: tuple[int, ...]
     weight_format: str
+    trust_remote_code: bool
+
+    @property
+    def path(self) -> Path:
+        return self.checkpoint.folder
+
+    def build_network(self, attn_implementation: str = "eager") -> PreTrainedModel:
+        """The stock transformers model, in eval mode; no parameter requires a gradient."""
+        with explained(self.name):
+            return load_model(self.checkpoint, self.dtype, attn_implementation, self.trust_remote_code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel(PreparedModel):
+    """A prepared checkpoint with its stock model."""
+
+    model: PreTrainedModel
+
+
+def prepare_target(
+    model: str,
+    *,
+    dtype: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    max_model_len: int | None = None,
+    offline: bool = False,
+) -> PreparedModel:
+    """Find a causal language model and all that is known about it, without building it.
+
+    model                an alias ("smollm2-135m"), a .gguf file, a folder, or a hub id
+    dtype                a name in `DTYPES`, or "auto": bfloat16 for 16-bit weights, float32 for a quantised .gguf file
+    revision             branch, tag or commit of a hub id
+    trust_remote_code    run Python code that comes with the checkpoint
+    max_model_len        at most the model's own limit, which is the default
+    offline              never touch the network
+
+    Raises ConfigError for a bad dtype or length, LoadError for all about the model, CapacityError for lack of memory.
+    """
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r} is unknown; use one of auto, {', '.join(DTYPES)}")
+    if max_model_len is not None and max_model_len < 1:
+        raise ConfigError(f"max_model_len is {max_model_len} and must be at least 1; leave it out for the model's own")
+    source = locate(model, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
+    converted = source.is_file()
+    with explained(model):
+        if converted:
+            stored = weight_kind(read_gguf(source))
+            chosen = DTYPES.get(dtype, AUTO.get(stored, AUTO_FOR_QUANTISED))
+            checkpoint = inspect_folder(convert_gguf(source, chosen))
+        else:
+            checkpoint = inspect_folder(source, trust_remote_code=trust_remote_code)
+            stored = checkpoint.stored_dtype.lower()
+            chosen = DTYPES.get(dtype, AUTO.get(stored, torch.bfloat16))
+        config = load_config(checkpoint.folder, trust_remote_code)
+        tokenizer = load_tokenizer_files(checkpoint.folder, as_written=converted, trust_remote_code=trust_remote_code)
+        defaults = load_generation_defaults(checkpoint.folder)
+    return PreparedModel(
+        name=model,
+        checkpoint=checkpoint,
+        config=config,
+        dtype=chosen,
+        tokenizer=tokenizer,
+        fingerprint=_fingerprint(checkpoint, converted, chosen),
+        max_model_len=_context_length(model, config.get_text_config(), max_model_len),
+        generation_defaults=defaults,
+        eos_token_ids=_end_tokens(defaults, config.get_text_config(), tokenizer),
+        weight_format=f"gguf-{stored}" if converted else stored,
+        trust_remote_code=trust_remote_code,
+    )
 
 
 def load_target(
@@ -74,48 +153,17 @@ def load_target(
     offline: bool = False,
     attn_implementation: str = "eager",
 ) -> LoadedModel:
-    """Load a causal language model for decoding.
-
-    model                an alias ("smollm2-135m"), a .gguf file, a folder, or a hub id
-    dtype                a name in `DTYPES`, or "auto": bfloat16 for 16-bit weights, float32 for a quantised .gguf file
-    revision             branch, tag or commit of a hub id
-    trust_remote_code    run Python code that comes with the checkpoint
-    max_model_len        at most the model's own limit, which is the default
-    offline              never touch the network
-    attn_implementation  handed to transformers
-
-    Raises ConfigError for a bad dtype or length, LoadError for all about the model, CapacityError for lack of memory.
-    """
-    if dtype != "auto" and dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r} is unknown; use one of auto, {', '.join(DTYPES)}")
-    if max_model_len is not None and max_model_len < 1:
-        raise ConfigError(f"max_model_len is {max_model_len} and must be at least 1; leave it out for the model's own")
-    with explained(model):
-        source = locate(model, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-        converted = source.is_file()
-        if converted:
-            stored = weight_kind(read_gguf(source))
-            chosen = DTYPES.get(dtype, AUTO.get(stored, AUTO_FOR_QUANTISED))
-            checkpoint = inspect_folder(convert_gguf(source, chosen))
-        else:
-            checkpoint = inspect_folder(source, trust_remote_code=trust_remote_code)
-            stored = checkpoint.stored_dtype.lower()
-            chosen = DTYPES.get(dtype, AUTO.get(stored, torch.bfloat16))
-        network = load_model(checkpoint, chosen, attn_implementation, trust_remote_code)
-        tokenizer = load_tokenizer_files(checkpoint.folder, as_written=converted, trust_remote_code=trust_remote_code)
-        defaults = load_generation_defaults(checkpoint.folder)
-    config = network.config.get_text_config()
-    return LoadedModel(
-        model=network,
-        tokenizer=tokenizer,
-        name=model,
-        path=checkpoint.folder,
-        fingerprint=_fingerprint(checkpoint, converted, chosen),
-        max_model_len=_context_length(model, config, max_model_len),
-        generation_defaults=defaults,
-        eos_token_ids=_end_tokens(defaults, config, tokenizer),
-        weight_format=f"gguf-{stored}" if converted else stored,
+    """Like `prepare_target`, with the stock model; `attn_implementation` is handed to transformers."""
+    prepared = prepare_target(
+        model,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        max_model_len=max_model_len,
+        offline=offline,
     )
+    facts = {field.name: getattr(prepared, field.name) for field in fields(prepared)}
+    return LoadedModel(**facts, model=prepared.build_network(attn_implementation))
 
 
 def load_tokenizer(

@@ -46,7 +46,8 @@ foredraft.chart = (() => {
 
   const build = (element, chart) => {
     const { description } = chart;
-    const axis = (side, name, tick, size) => ({
+    const narrow = element.clientWidth < 480;
+    const axis = (side, scale, size) => ({
       side,
       size,
       gap: 6,
@@ -54,12 +55,15 @@ foredraft.chart = (() => {
       labelFont: FONT,
       labelSize: 20,
       labelGap: 0,
-      label: name,
+      label: description[`${scale}Label`] ?? null,
       stroke: () => color("muted"),
       grid: { stroke: () => color("rule"), width: 1 },
       ticks: { show: false },
-      values: (_, splits) => splits.map((value) => (value === null ? "" : tick(value))),
+      values: (_, splits) =>
+        splits.map((value) => (value === null ? "" : (chart.description[`${scale}Tick`] ?? String)(value))),
+      ...(description[`${scale}Splits`] ? { splits: () => chart.description[`${scale}Splits`] } : {}),
     });
+    const names = description.xNames && narrow ? { rotate: -40, size: 74 } : {};
     const frame = (plot) => ({
       context: plot.ctx,
       plot,
@@ -70,7 +74,6 @@ foredraft.chart = (() => {
       label: (...args) => label(plot.ctx, ...args),
       color,
     });
-    const narrow = element.clientWidth < 480;
     const options = {
       width: element.clientWidth,
       height: Math.min(Number(element.dataset.height), Math.max(220, element.clientWidth * 0.72)),
@@ -88,16 +91,8 @@ foredraft.chart = (() => {
         y: { range: () => chart.description.yRange, ...(description.yLog ? { distr: 3, log: 10 } : {}) },
       },
       axes: [
-        {
-          ...axis(2, description.xLabel, description.xTick ?? String, 34),
-          ...(description.xSplits ? { splits: () => chart.description.xSplits } : {}),
-          space: 34,
-        },
-        {
-          ...axis(3, description.yLabel ?? null, description.yTick ?? String, description.yWidth ?? (narrow ? 44 : 52)),
-          ...(description.ySplits ? { splits: () => chart.description.ySplits } : {}),
-          space: 40,
-        },
+        { ...axis(2, "x", 34), space: description.xNames ? 1 : 34, ...names },
+        { ...axis(3, "y", description.yWidth ?? (narrow ? 44 : 52)), space: 40 },
       ],
       series: [
         {},
@@ -165,8 +160,8 @@ foredraft.chart = (() => {
     if (!latest || !chart.visible || !chart.element.clientWidth) return;
     chart.stale = false;
     chart.description = chart.describe(latest);
-    chart.element.setAttribute("aria-label", chart.description.summary);
-    const shape = `${chart.description.lines.length}`;
+    const { lines, xLabel, xNames } = chart.description;
+    const shape = `${lines.length} ${xLabel} ${xNames}`; // what uPlot fixes when it is built
     if (!chart.plot || chart.shape !== shape) {
       chart.plot?.destroy();
       chart.plot = build(chart.element, chart);
@@ -174,6 +169,13 @@ foredraft.chart = (() => {
     } else {
       chart.plot.setData(data(chart.description));
     }
+  };
+  // Words follow once the reader pauses, and for every chart: assistive technology reads what is off the screen, too.
+  let naming = 0;
+  let named = false;
+  const nameAll = () => {
+    named = true;
+    all.forEach(({ element, describe }) => element.setAttribute("aria-label", describe(latest).summary));
   };
   const rebuild = (chart) => {
     chart.plot?.destroy();
@@ -193,6 +195,8 @@ foredraft.chart = (() => {
   const update = (model) => {
     latest = model;
     tables.forEach(fill);
+    clearTimeout(naming);
+    naming = setTimeout(nameAll, named ? 200 : 0);
     all.forEach((chart) => {
       chart.stale = true;
       draw(chart);

@@ -34,6 +34,9 @@ foredraft.measurements = (() => {
 
   const readBench = (cell, index) => {
     const speedup = isNumber(cell.speedup) ? cell.speedup : cell.output_throughput / cell.plain_throughput;
+    const rates = cell.spec_decode_per_position_acceptance_rates;
+    const falling = (values) =>
+      values.every((rate, i) => isNumber(rate) && rate >= 0 && rate <= (i ? values[i - 1] : 1));
     return {
       method: String(cell.method),
       workload: String(cell.workload ?? "all"),
@@ -43,6 +46,7 @@ foredraft.measurements = (() => {
       throughput: isNumber(cell.output_throughput) ? cell.output_throughput : null,
       tokens: isNumber(cell.acceptance_length) && cell.acceptance_length >= 1 ? cell.acceptance_length : null,
       rate: isNumber(cell.acceptance_rate) && cell.acceptance_rate > 0 ? cell.acceptance_rate : null,
+      rates: Array.isArray(rates) && rates.length && falling(rates) ? rates : null,
       identical: cell.identical ?? null,
     };
   };
@@ -97,13 +101,24 @@ foredraft.measurements = (() => {
     }
   };
 
-  // The three numbers with which the arithmetic reproduces a benchmark cell; null where it doesn’t say enough.
+  // The numbers with which the arithmetic reproduces a benchmark cell; null where it doesn’t say enough. The survival
+  // curve is the measured share of steps in which at least i drafts were accepted; without it, one steady acceptance.
   const asNumbers = (cell) => {
-    if (!cell.tokens || !cell.rate) return null;
-    const length = Math.max(1, Math.min(16, Math.round((cell.tokens - 1) / cell.rate)));
-    const acceptance = foredraft.economics.acceptanceForTokens(Math.min(cell.tokens, length + 1), length);
-    const draftCost = Math.max(0, Math.min(1, (cell.tokens / cell.speedup - 1) / length));
-    return { length, acceptance: Math.round(acceptance * 100) / 100, draftCost: Math.round(draftCost * 200) / 200 };
+    if (!cell.tokens || !(cell.rate || cell.rates)) return null;
+    const { acceptanceForTokens } = foredraft.economics;
+    const length = Math.max(
+      1,
+      Math.min(16, cell.rates ? cell.rates.length : Math.round((cell.tokens - 1) / cell.rate)),
+    );
+    const tokens = Math.min(cell.tokens, length + 1);
+    const draftCost = Math.max(0, Math.min(1, (tokens / cell.speedup - 1) / length));
+    return {
+      length,
+      acceptance: Math.round(acceptanceForTokens(tokens, length) * 100) / 100,
+      draftCost: Math.round(draftCost * 200) / 200,
+      curve:
+        cell.rates && cell.rates.slice(0, 16).map((rate, i, rates) => (i ? rates[i - 1] && rate / rates[i - 1] : rate)),
+    };
   };
 
   return { read, asNumbers };

@@ -14,16 +14,21 @@ foredraft.own = (() => {
   };
 
   const unique = (values) => [...new Set(values)];
-  const lines = () => {
-    const cells = shown.bench.filter((cell) => cell.workload === byId("workload").value);
-    const concurrencies = unique(cells.map((cell) => cell.concurrency)).sort((a, b) => a - b);
+  // Across: requests at once, or the workloads when the file holds one load only.
+  const across = () => {
+    const concurrencies = unique(shown.bench.map((cell) => cell.concurrency)).sort((a, b) => a - b);
+    return concurrencies.length > 1
+      ? { key: "concurrency", values: concurrencies }
+      : { key: "workload", values: unique(shown.bench.map((cell) => cell.workload)) };
+  };
+  const lines = ({ key, values }) => {
+    const cells = shown.bench.filter((cell) => key === "workload" || cell.workload === byId("workload").value);
     const mean = (some) => (some.length ? some.reduce((sum, cell) => sum + cell.speedup, 0) / some.length : null);
-    const methods = unique(cells.map((cell) => cell.method)).map((method, index) => ({
+    return unique(cells.map((cell) => cell.method)).map((method, index) => ({
       method,
       tint: { off: "muted", plain: "muted", auto: "gain" }[method] ?? TINTS[index % TINTS.length],
-      y: concurrencies.map((c) => mean(cells.filter((cell) => cell.method === method && cell.concurrency === c))),
+      y: values.map((value) => mean(cells.filter((cell) => cell.method === method && cell[key] === value))),
     }));
-    return { concurrencies, methods };
   };
 
   // Labels at the right end of the lines, pushed apart where they would touch.
@@ -36,45 +41,40 @@ foredraft.own = (() => {
   };
 
   const describe = () => {
-    const empty = { concurrencies: [1], methods: [] };
-    const { concurrencies, methods } = shown?.bench.length ? lines() : empty;
-    const speedups = methods.flatMap(({ y }) => y).filter((value) => value !== null);
-    const last = concurrencies.at(-1);
+    const axis = shown?.bench.length ? across() : { key: "concurrency", values: [1] };
+    const methods = shown?.bench.length ? lines(axis) : [];
+    const loads = axis.key === "concurrency";
+    const known = (y) => y.filter((value) => value !== null);
+    const top = Math.max(0, ...methods.flatMap(({ y }) => known(y)));
+    const said = methods.map(({ method, y }) => `${method}: ${known(y).map(format.times).join(", ")}`).join("; ");
+    const tip = (index) =>
+      methods
+        .filter(({ y }) => y[index] !== null)
+        .map(({ method, y }) => `${method} ${format.times(y[index])}`)
+        .join(", ");
     return {
-      summary: `Line chart of measured speedup against requests at once. ${methods
-        .map(
-          ({ method, y }) =>
-            `${method}: ${y
-              .filter((v) => v !== null)
-              .map(format.times)
-              .join(", ")}`,
-        )
-        .join("; ")}.`,
-      x: concurrencies,
-      lines: methods.map(({ y, tint }) => ({ y, color: tint, width: 2.5, dots: 7 })),
-      xLog: true,
-      xRange: [concurrencies[0] * 0.9, Math.max(last, 2) * 1.06],
-      yRange: [0, Math.max(1.5, Math.ceil(Math.max(0, ...speedups) * 2.2) / 2)],
+      summary: `Chart of measured speedup against ${loads ? "requests at once" : "workload"}. ${said}.`,
+      x: loads ? axis.values : axis.values.map((_, index) => index),
+      lines: methods.map(({ y, tint }) => ({ y, color: tint, width: loads ? 2.5 : 0, dots: loads ? 7 : 11 })),
+      xLog: loads,
+      xRange: loads ? [axis.values[0] * 0.9, axis.values.at(-1) * 1.06] : [-0.6, axis.values.length - 0.4],
+      yRange: [0, Math.max(1.5, Math.ceil(top * 2.2) / 2)],
       padRight: 110,
-      xLabel: "requests at once",
+      xLabel: loads ? "requests at once" : null,
       yLabel: "times as fast as plain",
-      xSplits: concurrencies,
+      xSplits: loads ? axis.values : axis.values.map((_, index) => index),
+      xTick: loads ? String : (index) => axis.values[index] ?? "",
+      xNames: !loads,
       yTick: (v) => `${v}×`,
-      tip: (index) =>
-        `${concurrencies[index]}: ${methods
-          .filter(({ y }) => y[index] !== null)
-          .map(({ method, y }) => `${method} ${format.times(y[index])}`)
-          .join(", ")}`,
+      tip: (index) => `${axis.values[index]}: ${tip(index)}`,
       under: ({ context, y, box, color }) => {
         context.fillStyle = color("loss-wash");
         context.fillRect(box.left, y(1), box.width, box.top + box.height - y(1));
       },
       paint: ({ y, box, label }) => {
-        const ends = methods.map(({ method, tint, y: values }) => ({
-          method,
-          tint,
-          y: y(values.findLast((v) => v !== null)),
-        }));
+        const ends = methods
+          .filter(({ y: values }) => known(values).length)
+          .map(({ method, tint, y: values }) => ({ method, tint, y: y(known(values).at(-1)) }));
         spread(ends, 16 * devicePixelRatio).forEach(({ method, tint, y: at }) =>
           label(method, box.left + box.width + 8 * devicePixelRatio, at, { tint, weight: 600 }),
         );
@@ -135,9 +135,9 @@ foredraft.own = (() => {
 
   const summary = ({ meta, passes, bench, skipped }) => {
     const parts = [];
-    const facts = ["model", "machine", "format", "dtype"]
-      .map((key) => meta[key])
-      .filter((value) => typeof value === "string");
+    const machine =
+      typeof meta.machine === "string" ? meta.machine : (meta.machine?.accelerator ?? meta.machine?.processor);
+    const facts = [meta.model, meta.weight_format, machine].filter((value) => typeof value === "string");
     if (facts.length) parts.push(`${facts.join(", ")}.`);
     if (bench.length) {
       const differing = bench.filter((cell) => cell.identical === false).length;
@@ -156,7 +156,7 @@ foredraft.own = (() => {
     }
     if (passes.length)
       parts.push(`${passes.length} measured passes now stand in for the data sheets in the section on load.`);
-    if (skipped) parts.push(`${skipped} cells of other kinds were left aside.`);
+    if (skipped) parts.push(skipped === 1 ? "1 cell of another kind was left aside." : `${skipped} cells of other kinds were left aside.`);
     return parts.join(" ");
   };
 
@@ -190,7 +190,7 @@ foredraft.own = (() => {
     byId("measured-figure").hidden = !found.bench.length;
     const workloads = unique(found.bench.map((cell) => cell.workload));
     byId("workload").replaceChildren(...workloads.map((workload) => new Option(workload, workload)));
-    byId("workload-select").hidden = workloads.length < 2;
+    byId("workload-select").hidden = workloads.length < 2 || !found.bench.length || across().key === "workload";
     fillTable();
     say(`Read “${name}”.`);
     state.schedule();

@@ -11,13 +11,14 @@ from __future__ import annotations
 from numba import carray, float32, njit
 
 from foredraft.target.kernels.layout import BFLOAT16, KEY_BLOCK
-from foredraft.target.kernels.rows import REORDER, copy_row, exponential
+from foredraft.target.kernels.rows import copy_row
 from foredraft.target.kernels.vectors import (
+    exponentials,
     floats_at,
+    highest,
     longs_at,
     score_bf16,
     score_f32,
-    sum_lanes,
     transpose_words,
     weigh_bf16,
     weigh_f32,
@@ -242,7 +243,7 @@ def score(narrow, queries, count, words, columns, target, span):  # type: ignore
             )
 
 
-@njit(fastmath={"contract"})
+@njit
 def weigh_scores(scores, span, low, high, scale):  # type: ignore[no-untyped-def]
     """Scores to unnormalised weights in place, 0 outside [low, high); returns their sum."""
     x = carray(floats_at(scores), (span,))
@@ -250,19 +251,7 @@ def weigh_scores(scores, span, low, high, scale):  # type: ignore[no-untyped-def
         x[i] = NEVER
     for i in range(high, span):
         x[i] = NEVER
-    top = highest(scores, span)
-    for i in range(span):
-        x[i] = exponential((x[i] - top) * scale)
-    return sum_lanes(scores, span // 16)
-
-
-@njit(fastmath=REORDER)
-def highest(scores, span):  # type: ignore[no-untyped-def]
-    x = carray(floats_at(scores), (span,))
-    top = NEVER
-    for i in range(span):
-        top = max(top, x[i])
-    return top
+    return exponentials(scores, span // 16, highest(scores, span // 16), scale)
 
 
 @njit

@@ -16,7 +16,7 @@ from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import lay_paths, scratch_bytes
 from foredraft.target.kernels.crew import STEP_BYTES, Crew
-from foredraft.target.kernels.decode import PROJECT_STAGES, decode_stages, run
+from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, run
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
 from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes
@@ -179,6 +179,7 @@ class CompiledWay:
         plan[at.CACHE_FORMAT] = at.FLOAT32 if self.cache_dtype == torch.float32 else at.BFLOAT16
         plan[at.HIDDEN], plan[at.HEADS], plan[at.KV_HEADS] = shape.hidden, shape.heads, shape.kv_heads
         plan[at.HEAD_DIM], plan[at.INTERMEDIATE], plan[at.LAYERS] = shape.head_dim, shape.intermediate, shape.layers
+        plan[at.VERSION] = VERSION
         plan[at.VOCABULARY], plan[at.THREADS] = shape.vocabulary, self._crew.threads
 
     def _pack(self, weight: Tensor) -> Packed:

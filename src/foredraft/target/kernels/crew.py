@@ -17,7 +17,7 @@ from numba import njit, types
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.vectors import add_atomically, load_acquire, relax
 
-__all__ = ["Crew", "claim", "complete", "STEP_BYTES"]
+__all__ = ["STEP_BYTES", "Crew", "claim", "complete"]
 
 STEP_BYTES = 64
 """A counter has a cache line of its own."""

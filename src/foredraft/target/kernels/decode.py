@@ -5,6 +5,11 @@ Every thread of the crew runs it with its rank and goes through the same stages;
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
 from numba import float32, int64, njit, void
 
 from foredraft.target.kernels import layout as at
@@ -12,7 +17,7 @@ from foredraft.target.kernels.crew import claim, complete
 from foredraft.target.kernels.products import ADD, GATE, STORE, product
 from foredraft.target.kernels.stages import attend_unit, convert, embed, finish_row, norm_row, place_row
 
-__all__ = ["PROJECT_STAGES", "decode_stages", "run"]
+__all__ = ["PROJECT_STAGES", "VERSION", "decode_stages", "run"]
 
 PROJECT_STAGES = 2
 EMBED, NORM, PLACE, CONVERT, FINISH = range(5)
@@ -84,13 +89,39 @@ def decode(rank, plan, constants, layers):  # type: ignore[no-untyped-def]
     each_row(plan, constants, layers[0], 1 + 10 * plan[at.LAYERS], rank, FINISH, none, none, none)
 
 
-@njit(void(int64, int64[::1], float32[::1], int64[:, ::1]), nogil=True, cache=True)
-def run(rank, plan, constants, layers):  # type: ignore[no-untyped-def]
-    """One thread's part of what the plan says: the one entry point, so that it is compiled and loaded once."""
-    if plan[at.PROJECTS]:  # RESIDUAL holds final hidden states
-        hidden = plan[at.HIDDEN]
-        each_row(plan, constants, layers[0], 0, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, hidden)
-        factor = constants[at.LOGITS_SCALE]
-        product(plan, 1, rank, plan, at.HEAD, hidden, plan[at.VOCABULARY], STORE, factor, plan[at.LOGITS])
-    else:
-        decode(rank, plan, constants, layers)
+@njit
+def project(rank, plan, constants, layers):  # type: ignore[no-untyped-def]
+    """Logits of the plan's rows, whose final hidden states are in RESIDUAL."""
+    hidden = plan[at.HIDDEN]
+    each_row(plan, constants, layers[0], 0, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, hidden)
+    factor = constants[at.LOGITS_SCALE]
+    product(plan, 1, rank, plan, at.HEAD, hidden, plan[at.VOCABULARY], STORE, factor, plan[at.LOGITS])
+
+
+def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
+    """The one entry point, so that everything is compiled and loaded once.
+
+    numba finds compiled code by this file's date and the values that the function closes over, hence the version, of all files.
+    """
+
+    @njit(void(int64, int64[::1], float32[::1], int64[:, ::1]), nogil=True, cache=True)  # type: ignore[untyped-decorator]
+    def run(rank: int, plan: Any, constants: Any, layers: Any) -> None:
+        if plan[at.VERSION] != version:
+            return
+        if plan[at.PROJECTS]:
+            project(rank, plan, constants, layers)
+        else:
+            decode(rank, plan, constants, layers)
+
+    return run  # type: ignore[no-any-return]
+
+
+def _version() -> int:
+    """A number that changes with any line of this package."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return int.from_bytes(sha256(b"".join(source.read_bytes() for source in sources)).digest()[:7], "big")
+
+
+VERSION = _version()
+run = _entry(VERSION)
+"""One thread's part of what the plan says: run(rank, plan, constants, layers)."""

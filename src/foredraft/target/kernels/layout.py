@@ -65,8 +65,9 @@ KEY_BLOCK = 64
     STEPS,  # [stages, threads + 1] counters of a cache line each
     THREADS,
     PROJECTS,  # 1: only the head
+    VERSION,  # of the code that laid out the plan
     PLAN_FIELDS,
-) = range(48)
+) = range(49)
 
 EPSILON, SCORE_SCALE, EMBEDDING_SCALE, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
 

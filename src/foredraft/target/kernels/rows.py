@@ -10,7 +10,15 @@ from math import sqrt
 from numba import carray, float32, int32, njit, uint32
 
 from foredraft.target.kernels.layout import BFLOAT16, INT8
-from foredraft.target.kernels.vectors import bits_of, bytes_at, float_of, floats_at, halves_at, nearest, words_at
+from foredraft.target.kernels.vectors import (
+    bits_of,
+    float_of,
+    floats_at,
+    halves_at,
+    nearest,
+    quantise,
+    words_at,
+)
 
 __all__ = ["as_bfloat16", "convert_row", "copy_row", "exponential", "normalise", "rotate", "store_row"]
 
@@ -63,15 +71,6 @@ def normalise(source, weight, size, epsilon, target):  # type: ignore[no-untyped
         y[i] = x[i] * factor * w[i]
 
 
-@njit(fastmath=REORDER)
-def largest(source, size):  # type: ignore[no-untyped-def]
-    x = carray(floats_at(source), (size,))
-    top = float32(0.0)
-    for i in range(size):
-        top = max(top, abs(x[i]))
-    return top
-
-
 @njit
 def store_row(source, size, target, narrow):  # type: ignore[no-untyped-def]
     """Copy a float32 row, as bfloat16 if `narrow`."""
@@ -93,73 +92,11 @@ def copy_row(source, words, target):  # type: ignore[no-untyped-def]
 
 @njit
 def convert_row(weight_format, source, size, target, scale, row_sum, listed):  # type: ignore[no-untyped-def]
-    """A float32 row to the product's format; int8 rows get a scale, the sum of their levels, and the list of their high digits (addresses)."""
+    """A float32 row to the product's format; int8 rows get scale, sum of levels, and list of high digits."""
     if weight_format == INT8:
-        quantise_row(source, size, target, scale, row_sum, listed)
+        quantise(source, size, target, scale, row_sum, listed)
     else:
         store_row(source, size, target, weight_format == BFLOAT16)
-
-
-@njit(error_model="numpy")
-def quantise_row(source, size, target, scale, row_sum, listed):  # type: ignore[no-untyped-def]
-    """Levels of up to 12 bits: a low digit in -128 .. 127 for every entry, and 256 times a high digit for the few that need one.
-
-    The finest of five scales is taken at which no more than one entry in 64 needs a high digit: a row's outliers then don't cost the others
-    their precision. `listed` gets the number of words with a high digit, then (word index, word) pairs.
-    """
-    top = largest(source, size)
-    shift = finest_shift(source, size, top, max(size // 64, 1))
-    inverse = float32(127.0) * float32(1 << shift) / top if top > float32(1e-30) else float32(0.0)
-    x, low, pairs = (
-        carray(floats_at(source), (size,)),
-        carray(bytes_at(target), (size,)),
-        carray(words_at(listed), (1 + size // 2,)),
-    )
-    total = int32(0)
-    for i in range(size):
-        level = int32(nearest(x[i] * inverse))
-        total += level
-        low[i] = level
-    count = 0
-    if shift > 0:
-        limit = top / float32(1 << shift) * float32(0.99)
-        for word in range(size // 4):
-            if (
-                abs(x[4 * word]) > limit
-                or abs(x[4 * word + 1]) > limit
-                or abs(x[4 * word + 2]) > limit
-                or abs(x[4 * word + 3]) > limit
-            ):
-                high = uint32(0)
-                for i in range(4):
-                    level = int32(nearest(x[4 * word + i] * inverse))
-                    high |= (uint32((level + int32(128)) >> int32(8)) & uint32(255)) << uint32(8 * i)
-                if high:
-                    pairs[1 + 2 * count], pairs[2 + 2 * count] = uint32(word), high
-                    count += 1
-    pairs[0] = uint32(count)
-    carray(floats_at(scale), (1,))[0] = top / (float32(127.0) * float32(1 << shift))
-    carray(words_at(row_sum), (1,))[0] = uint32(total)
-
-
-@njit(fastmath=REORDER)
-def finest_shift(source, size, top, budget):  # type: ignore[no-untyped-def]
-    """How often the scale can be halved, at most four times, with no more than `budget` entries above 127 levels."""
-    x = carray(floats_at(source), (size,))
-    first, second, third, fourth = int32(0), int32(0), int32(0), int32(0)
-    half, quarter, eighth, sixteenth = (
-        top * float32(0.5),
-        top * float32(0.25),
-        top * float32(0.125),
-        top * float32(0.0625),
-    )
-    for i in range(size):
-        magnitude = abs(x[i])
-        first += int32(magnitude > half)
-        second += int32(magnitude > quarter)
-        third += int32(magnitude > eighth)
-        fourth += int32(magnitude > sixteenth)
-    return int32(first <= budget) + int32(second <= budget) + int32(third <= budget) + int32(fourth <= budget)
 
 
 @njit

@@ -1,0 +1,245 @@
+"""How many draft nodes to verify: as many as pay, none if none do.
+
+One decision a step for all sequences together. Every draft node has a probability of being accepted; a pass over more rows takes longer, by the
+measured costs. Nodes are taken in order of their probability, over all sequences, and of all counts (0 is one of them) the one with the
+most expected tokens per second wins. Tree shape and depth follow from the same rule, since a child is never likelier than its parent.
+
+The decision is made twice. `budgets` limits what is drafted, from each request's record, as drafting itself may cost; `select` then
+looks at the actual drafts, which are now free, and keeps those worth verifying. Neither can change what is emitted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence as Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from foredraft.engine.acceptance import Acceptance
+from foredraft.engine.profiler import PassCosts
+from foredraft.errors import ConfigError
+from foredraft.tree import TokenTree
+from foredraft.types import Sequence, StepReport
+
+__all__ = ["AutoController", "Controller", "Decision", "FixedController", "parse_table"]
+
+logger = logging.getLogger(__name__)
+
+
+class Decision(NamedTuple):
+    """Why a step verified `nodes` drafts: expected tokens and milliseconds of the choice, and of decoding plainly."""
+
+    nodes: int
+    tokens: float
+    milliseconds: float
+    plain_tokens: float
+    plain_milliseconds: float
+
+    @property
+    def gain(self) -> float:
+        """Expected speedup of the choice over plain decoding of the same step."""
+        return (self.tokens / self.milliseconds) / (self.plain_tokens / self.plain_milliseconds)
+
+
+class Load(NamedTuple):
+    """What the step computes anyway: prompt rows, and the cached tokens its rows attend to."""
+
+    prompt_rows: int
+    cached: int
+
+
+class Controller(Protocol):
+    """Decides before and after drafting, and learns from what steps report."""
+
+    @property
+    def decision(self) -> Decision | None: ...
+
+    def budgets(self, batch: Collection[Sequence], limits: Collection[int], load: Load) -> list[int]:
+        """Most nodes to draft for each sequence, at most `limits`."""
+        ...
+
+    def select(self, batch: Collection[Sequence], tree: TokenTree, load: Load) -> TokenTree:
+        """The part of the tree that is worth verifying."""
+        ...
+
+    def observe(self, report: StepReport, tree: TokenTree) -> None:
+        """A step is over; `tree` is what was verified."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence is over."""
+        ...
+
+
+@dataclass
+class FixedController:
+    """Verifies whatever is drafted, up to the configured length; `table` caps it by batch size, as in vLLM.
+
+    table  (lowest batch, highest batch, tokens), for `num_speculative_tokens_per_batch_size`
+    """
+
+    table: tuple[tuple[int, int, int], ...] = ()
+    decision: Decision | None = None
+
+    def budgets(self, batch: Collection[Sequence], limits: Collection[int], load: Load) -> list[int]:
+        caps = [tokens for low, high, tokens in self.table if low <= len(batch) <= high]
+        return [min(limit, *caps) if caps else limit for limit in limits]
+
+    def select(self, batch: Collection[Sequence], tree: TokenTree, load: Load) -> TokenTree:
+        return tree
+
+    def observe(self, report: StepReport, tree: TokenTree) -> None:
+        return None
+
+    def forget(self, sequence: Sequence) -> None:
+        return None
+
+
+@dataclass
+class AutoController:
+    """Measured control.
+
+    costs       milliseconds of a pass
+    hysteresis  a change between plain and speculative decoding must promise this much more
+    explore     share of the time that may go to drafts which are not expected to pay, to notice when they would
+    """
+
+    costs: PassCosts
+    hysteresis: float = 0.02
+    explore: float = 0.01
+    decision: Decision | None = None
+    host_ms: float = 0.5
+    draft_ms_per_level: float = 0.0
+    _records: dict[int, Acceptance] = field(default_factory=dict)
+    _prior: Acceptance = field(default_factory=Acceptance)
+    _spent_ms: float = 0.0
+    _explored_ms: float = 0.0
+    _plain: bool = False
+
+    def budgets(self, batch: Collection[Sequence], limits: Collection[int], load: Load) -> list[int]:
+        """Everything where drafting costs nearly nothing; else the depth at which expected tokens per second peak."""
+        longest = max(limits, default=0)
+        if not longest or self.draft_ms_per_level < 0.01 * self.costs(len(batch), load.cached, len(batch)):
+            return list(limits)
+        curves = [self._record(sequence).survival(limit) for sequence, limit in zip(batch, limits, strict=True)]
+        best = self._best_depth(curves, load)
+        if best == 0 and self._may_explore():
+            best = 1
+        return [min(limit, best) for limit in limits]
+
+    def select(self, batch: Collection[Sequence], tree: TokenTree, load: Load) -> TokenTree:
+        """Keep the likeliest nodes, as many as make tokens per second highest."""
+        if not tree.width:
+            self.decision = None
+            return tree
+        rows = self._probabilities(batch, tree)
+        ranking = sorted((-value, row, node) for row, values in enumerate(rows) for node, value in enumerate(values))
+        count = self._best_count([-value for value, _, _ in ranking], len(batch), load)
+        kept: list[list[int]] = [[] for _ in rows]
+        for _, row, node in ranking[:count]:
+            kept[row].append(node)
+        return tree.subtree(kept) if count < len(ranking) else tree
+
+    def observe(self, report: StepReport, tree: TokenTree) -> None:
+        """Learn acceptance per request, pass times and overheads."""
+        if not report.batch or report.prompt_rows:
+            return
+        milliseconds = report.verify_seconds * 1e3
+        self.costs.observe(report.rows, report.cached_tokens, report.batch, milliseconds)
+        self.host_ms += 0.05 * (min(report.host_seconds * 1e3, 10 * self.host_ms) - self.host_ms)
+        depths = tree.depths.max(dim=1).values.tolist() if tree.width else [0] * report.batch
+        if deepest := max(depths, default=0):
+            self.draft_ms_per_level += 0.1 * (report.draft_seconds * 1e3 / deepest - self.draft_ms_per_level)
+        promised = tree.scores.sum(dim=1).tolist() if tree.scores is not None else [None] * report.batch
+        for sequence_id, depth, accepted, promise in zip(
+            report.sequence_ids, depths, report.accepted, promised, strict=True
+        ):
+            if depth:
+                self._records.setdefault(sequence_id, self._fresh()).observe(depth, accepted, promise)
+                self._prior.observe(depth, accepted, promise)
+        self._spent_ms += milliseconds
+        if self.decision is not None and self.decision.gain < 1:
+            self._explored_ms += self.decision.milliseconds - self.decision.plain_milliseconds
+
+    def forget(self, sequence: Sequence) -> None:
+        self._records.pop(sequence.id, None)
+
+    def _fresh(self) -> Acceptance:
+        """A new request starts where the others are."""
+        return Acceptance([self._prior.conditional(depth) for depth in range(1, 9)])
+
+    def _record(self, sequence: Sequence) -> Acceptance:
+        return self._records.get(sequence.id, self._prior)
+
+    def _probabilities(self, batch: Collection[Sequence], tree: TokenTree) -> list[list[float]]:
+        """P(node is accepted) for the real nodes of each row: the drafter's scores, corrected, or the request's record."""
+        if tree.scores is not None:
+            return [
+                [min(value * self._record(sequence).trust, 0.999) for value in scores[:size]]
+                for sequence, scores, size in zip(batch, tree.scores.tolist(), tree.sizes.tolist(), strict=True)
+            ]
+        rows = []
+        for sequence, depths, size in zip(batch, tree.depths.tolist(), tree.sizes.tolist(), strict=True):
+            curve = self._record(sequence).survival(max(depths))
+            rows.append([curve[depth - 1] for depth in depths[:size]])
+        return rows
+
+    def _best_count(self, probabilities: list[float], batch: int, load: Load) -> int:
+        """How many of the nodes, likeliest first, give the highest expected tokens per second."""
+        width = batch + load.prompt_rows
+        plain_ms = self.costs(width, load.cached, batch) + self.host_ms
+        plain_rate = batch / plain_ms
+        best, best_tokens, best_ms, best_rate = 0, float(batch), plain_ms, plain_rate
+        tokens = float(batch)
+        for count, probability in enumerate(probabilities, start=1):
+            tokens += probability
+            milliseconds = self.costs(width + count, load.cached, batch) + self.host_ms
+            if tokens / milliseconds > best_rate:
+                best, best_tokens, best_ms, best_rate = count, tokens, milliseconds, tokens / milliseconds
+        needed = 1 + (self.hysteresis if self._plain else 0.0)
+        if best_rate < plain_rate * needed:
+            best, best_tokens, best_ms = 0, float(batch), plain_ms
+        self._plain = best == 0
+        self.decision = Decision(best, best_tokens, best_ms, float(batch), plain_ms)
+        logger.debug("verify %d nodes: %s", best, self.decision)
+        return best
+
+    def _best_depth(self, curves: list[list[float]], load: Load) -> int:
+        """The depth at which a chain for every sequence gives the highest expected tokens per second."""
+        batch = len(curves)
+        width = batch + load.prompt_rows
+        best, best_rate = 0, batch / (self.costs(width, load.cached, batch) + self.host_ms)
+        tokens, nodes = float(batch), 0
+        for depth in range(1, max(len(curve) for curve in curves) + 1):
+            reaching = [curve[depth - 1] for curve in curves if len(curve) >= depth]
+            tokens += sum(reaching)
+            nodes += len(reaching)
+            milliseconds = self.costs(width + nodes, load.cached, batch) + self.host_ms + depth * self.draft_ms_per_level
+            if tokens / milliseconds > best_rate:
+                best, best_rate = depth, tokens / milliseconds
+        return best
+
+    def _may_explore(self) -> bool:
+        return self._explored_ms <= self.explore * self._spent_ms
+
+
+def parse_table(value: object) -> tuple[tuple[int, int, int], ...]:
+    """vLLM's `num_speculative_tokens_per_batch_size`: [[lo, hi, k], ...] or {"1-16": 3, "17-": 0}. Raises ConfigError."""
+    rows: list[tuple[int, int, int]] = []
+    try:
+        if isinstance(value, dict):
+            for span, tokens in value.items():
+                low, _, high = str(span).partition("-")
+                rows.append((int(low), int(high or (low if "-" not in str(span) else 1 << 30)), int(tokens)))
+        elif isinstance(value, list):
+            rows = [(int(low), int(high), int(tokens)) for low, high, tokens in value]
+        else:
+            raise ValueError
+        if any(low < 1 or high < low or tokens < 0 for low, high, tokens in rows):
+            raise ValueError
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"num_speculative_tokens_per_batch_size is {value!r}; "
+            'give [[lowest, highest, tokens], ...] or {"1-4": 8, "5-16": 2}.'
+        ) from error
+    return tuple(sorted(rows))
