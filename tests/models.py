@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 
-from foredraft.target.kv_cache import KVCache
+from foredraft.target.decoder import Hidden
+from foredraft.target.flat_pass import FlatPass
+from foredraft.target.kv_cache import CacheShape, KVCache
 from foredraft.target.stock_decoder import StockDecoder
 from foredraft.target.target import Target
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 VOCAB = 96
 EOS = 2
@@ -77,3 +80,49 @@ def tiny_target(family: str = "llama", *, seed: int = 0, slots: int = 4, max_mod
     decoder = tiny_decoder(family, seed)
     cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype, max_length=max_model_len)
     return Target(decoder, cache, f"tiny-{family}", max_model_len, eos_token_ids=(EOS,))
+
+
+class ScriptedDecoder:
+    """A model that recites: whatever came before, the most likely token at position p is `script[p]`.
+
+    The runner-up is the next token id, then the one after it, and so on, each by 1 less.
+    """
+
+    cache_shape = CacheShape((1,), (1,), (1,))
+    cache_dtype = torch.float64
+    hidden_size = 1
+    device = torch.device("cpu")
+
+    def __init__(self, script: Sequence[int], vocab_size: int) -> None:
+        self.script = list(script)
+        self.vocab_size = vocab_size
+
+    def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+        entries = flat.positions.double().view(-1, 1, 1)
+        for segment in flat.segments:
+            rows = slice(segment.first, segment.first + segment.rows)
+            cache.append(0, segment.slot, segment.start, entries[rows], entries[rows])
+        return Hidden(flat.positions.double().unsqueeze(1), None)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        following = torch.tensor([self.script[position + 1] for position in hidden[:, 0].long().tolist()])
+        return -((torch.arange(self.vocab_size) - following.unsqueeze(1)) % self.vocab_size).double()
+
+    def truncated(self, layers: int) -> ScriptedDecoder:
+        return self
+
+
+def scripted_target(
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    *,
+    vocab_size: int = VOCAB,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    slots: int = 4,
+    max_model_len: int = 256,
+) -> Target:
+    """A target whose greedy answer to `prompt` is `answer`, and then token 3 for ever."""
+    script = [*prompt, *answer, *([3] * (max_model_len - len(prompt) - len(answer) + 64))]
+    decoder = ScriptedDecoder(script, vocab_size)
+    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype, max_length=max_model_len)
+    return Target(decoder, cache, "a script", max_model_len, eos_token_ids=(EOS,), tokenizer=tokenizer)

@@ -33,6 +33,7 @@ def save_tiny_checkpoint(
     seed: int = 1,
     chat_template: str | None = CHAT_TEMPLATE,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    context: int = CONTEXT,
 ) -> Path:
     """Write the model to `folder`; `tokenizer` is the byte-level one by default."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -45,7 +46,7 @@ def save_tiny_checkpoint(
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=context,
         pad_token_id=PAD,
         bos_token_id=BOS,
         eos_token_id=EOS,

@@ -28,8 +28,8 @@ class TokenTree:
     tokens   [B, N] int64, -1 where a row has fewer nodes (padding is at the end of a row)
     parents  [B, N] int64, the parent's node index, always smaller than the node's own; -1 is the root (the last
              committed token)
-    scores   [B, N] float32 or None: the drafter's own estimate that a node is accepted together with all its ancestors,
-             so never more than its parent's; 0 for padding. Their sum is the number of drafts it expects to be accepted.
+    scores   [B, N] float32 or None: the drafter's estimate that a node is accepted together with all its ancestors, so
+             never more than its parent's; 0 for padding. The sum is the number of drafts it expects to be accepted.
     """
 
     tokens: Tensor

@@ -24,7 +24,7 @@ def test_pass_cells() -> None:
     assert [(cell.rows, cell.cached, cell.batch) for cell in cells] == [(1, 8, 1), (4, 8, 1), (1, 32, 1), (4, 32, 1)]
     for cell in cells:
         assert cell.products_ms is not None
-        assert 0 < cell.products_ms
+        assert cell.products_ms > 0
         assert cell.over_products == pytest.approx(cell.pass_ms / cell.products_ms)
         assert cell.fastest_ms <= cell.pass_ms
     assert cells[0].over_fewest_rows == 1

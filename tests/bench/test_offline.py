@@ -1,4 +1,4 @@
-"""The offline benchmark on a tiny model: what it counts, what it shares, and that differences are found and explained."""
+"""The offline benchmark on a tiny model: what it counts and shares, and that differences are found and explained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from models import VOCAB, tiny_target
 
-from foredraft.bench.decode import decode_block
+from foredraft.bench.decode import BlockRun, decode_block
 from foredraft.bench.differences import first_difference, top_two_gap
 from foredraft.bench.methods import methods_from
 from foredraft.bench.offline import OFF, Method, Plan, measure_offline
@@ -24,11 +24,31 @@ from foredraft.target.target import Target
 from foredraft.tree import TokenTree
 from foredraft.types import SamplingParams, Sequence
 
-KEYS = {
-    "method", "workload", "concurrency", "temperature", "output_throughput", "plain_throughput", "speedup", "acceptance_length",
-    "acceptance_rate", "identical", "draft_s", "verify_s", "host_s", "peak_memory_mb", "draft_share", "mean_ttft_ms", "mean_tpot_ms",
-    "mean_itl_ms", "spec_decode_acceptance_rate", "spec_decode_acceptance_length", "spec_decode_per_position_acceptance_rates",
-}  # fmt: skip
+KEYS = set(
+    [
+        "method",
+        "workload",
+        "concurrency",
+        "temperature",
+        "output_throughput",
+        "plain_throughput",
+        "speedup",
+        "acceptance_length",
+        "acceptance_rate",
+        "identical",
+        "draft_s",
+        "verify_s",
+        "host_s",
+        "peak_memory_mb",
+        "draft_share",
+        "mean_ttft_ms",
+        "mean_tpot_ms",
+        "mean_itl_ms",
+        "spec_decode_acceptance_rate",
+        "spec_decode_acceptance_length",
+        "spec_decode_per_position_acceptance_rates",
+    ]
+)
 
 
 @dataclass
@@ -97,7 +117,7 @@ def test_cells_add_up(temperature: float, concurrency: int) -> None:
         assert cell.total_input_tokens == 12 * cell.num_prompts
         assert cell.speedup == pytest.approx(cell.output_throughput / cell.plain_throughput)
         assert cell.speedup_p25 <= cell.speedup_median <= cell.speedup_p75
-        assert 0 < cell.draft_s + cell.verify_s + cell.host_s
+        assert cell.draft_s + cell.verify_s + cell.host_s > 0
         assert cell.peak_memory_mb > 10
     plain, clerk = cells[2], cells[5]
     assert plain.speedup == 1
@@ -212,7 +232,7 @@ def test_differences_are_found_with_their_gap() -> None:
         assert difference.gap > 0
     [line, _] = difference_lines([cell])
     assert "w 0: token 3 is" in line
-    assert "differ" in str(list(offline_table([cell]).columns[-1].cells)[0])
+    assert "differ" in str(next(iter(offline_table([cell]).columns[-1].cells)))
 
 
 def test_gap_is_that_of_the_two_best_logits() -> None:
@@ -232,6 +252,22 @@ def test_gap_is_that_of_the_two_best_logits() -> None:
     assert sampled > 0
     assert sampled != pytest.approx(top_two_gap(target, prompt, [], SamplingParams(temperature=1, seed=5)))
     target.cache.check_integrity({})
+
+
+def test_reference_takes_its_turn_uncompared() -> None:
+    opener = Opener(tiny_target())
+    calls = []
+
+    def reference(block: Collection[EncodedPrompt], params: SamplingParams, concurrency: int) -> BlockRun:
+        calls.append(([prompt.source for prompt in block], concurrency))
+        return decode_block(Engine(tiny_target(seed=1)), block, params, concurrency)
+
+    plan = Plan([Method("clerk", {})], max_tokens=6)
+    clerk, other = measure_offline(opener.target, opener, prompts(2), plan, references={"other": reference})
+    assert calls == [(["w 0"], 1), (["w 1"], 1)]
+    assert (clerk.identical, other.identical) == (True, None)
+    assert other.method == "other"
+    assert other.plain_throughput == clerk.plain_throughput
 
 
 def test_first_difference() -> None:

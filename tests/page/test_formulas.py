@@ -28,7 +28,8 @@ RUN_ALL = """(vectors) => {
     best_tree_tokens: (levels, nodes) => economics.treeTokens(economics.bestTree(levels, nodes)),
   };
   const camel = (name) => name.replace(/_(\\w)/g, (_, letter) => letter.toUpperCase());
-  return vectors.map(({ function: name, arguments: args }) => (adapted[name] ?? economics[camel(name)])(...named(args)));
+  const formula = (name) => adapted[name] ?? economics[camel(name)];
+  return vectors.map((vector) => formula(vector.function)(...named(vector.arguments)));
 }"""
 
 

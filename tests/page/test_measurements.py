@@ -77,36 +77,35 @@ def test_a_plan_sets_the_dials(open_page: OpenPage, shown: Shown) -> None:
 GOOD_PASS = {"kind": "pass", "rows": 1, "cached": 0, "pass_ms": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{nope", "it isn’t valid JSON"),
-        ("", "it isn’t valid JSON"),
-        ("null", "no “cells”"),
-        ("[1, 2]", "no “cells”"),
-        ('{"cells": []}', "no benchmark and no measured pass"),
-        ('{"cells": [7]}', "cell 1 is 7"),
-        (json.dumps({"cells": [GOOD_PASS, {**GOOD_PASS, "rows": -3}]}), "cell 2 has rows -3"),
-        (json.dumps({"cells": [{**GOOD_PASS, "pass_ms": "fast"}]}), 'pass_ms "fast"'),
-        ('{"cells": [{"method": "auto", "speedup": "twice"}]}', "speedup"),
-        ('{"cells": [{"method": "auto", "speedup": 1.5, "concurrency": 0}]}', "concurrency 0"),
-        (
-            '{"tokens_per_cycle": 3, "acceptance": 3, "draft_length": 4, "draft_cost": 0.1}',
-            "outside what this page shows",
-        ),
-    ],
-)
-def test_a_malformed_file_is_one_sentence_and_changes_nothing(
-    open_page: OpenPage, shown: Shown, bench_file: Path, text: str, words: str
-) -> None:
+MALFORMED = {
+    "{nope": "it isn’t valid JSON",
+    "": "it isn’t valid JSON",
+    "null": "no “cells”",
+    "[1, 2]": "no “cells”",
+    '{"cells": []}': "no benchmark and no measured pass",
+    '{"cells": [7]}': "cell 1 is 7",
+    json.dumps({"cells": [GOOD_PASS, {**GOOD_PASS, "rows": -3}]}): "cell 2 has rows -3",
+    json.dumps({"cells": [{**GOOD_PASS, "pass_ms": "fast"}]}): 'pass_ms "fast"',
+    '{"cells": [{"method": "auto", "speedup": "twice"}]}': "speedup",
+    '{"cells": [{"method": "auto", "speedup": 1.5, "concurrency": 0}]}': "concurrency 0",
+    '{"tokens_per_cycle": 3, "acceptance": 3, "draft_length": 4, "draft_cost": 0.1}': "outside what this page shows",
+}
+
+
+def test_a_malformed_file_is_one_sentence_and_changes_nothing(open_page: OpenPage, bench_file: Path) -> None:
     page = open_page("#a=0.5&g=2&c=0.2")
     page.locator("#file").set_input_files(bench_file)
     expect(page.locator("#measured")).to_be_visible()
-    before = page.evaluate("JSON.stringify(foredraft.state.get())"), page.locator("#measured").inner_text(), shown(page)
-    page.evaluate(DROP, ["bad.json", text])
-    status = page.locator("#drop-status")
-    expect(status).to_contain_text("“bad.json” couldn’t be used")
-    expect(status).to_contain_text(words)
-    expect(status).to_contain_text("Nothing was changed.")
-    after = page.evaluate("JSON.stringify(foredraft.state.get())"), page.locator("#measured").inner_text(), shown(page)
-    assert after == before
+
+    def everything() -> tuple[str, str, str]:
+        state = page.evaluate("JSON.stringify(foredraft.state.get())")
+        return state, page.locator("#measured").inner_text(), page.locator("#equation").inner_text()
+
+    before = everything()
+    for text, words in MALFORMED.items():
+        page.evaluate(DROP, ["bad.json", text])
+        status = page.locator("#drop-status")
+        expect(status).to_contain_text("“bad.json” couldn’t be used")
+        expect(status).to_contain_text(words)
+        expect(status).to_contain_text("Nothing was changed.")
+        assert everything() == before

@@ -20,8 +20,9 @@ __all__ = ["BlockPair", "OfflineCell", "offline_cell", "overall_cell"]
 
 @dataclass(slots=True)
 class BlockPair:
-    """The same block decoded plainly and by a method, once per repeat."""
+    """The same block decoded plainly and by a method, once per repeat. `compared`: whether tokens must be equal."""
 
+    compared: bool = True
     plain: list[BlockRun] = field(default_factory=list)
     method: list[BlockRun] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
@@ -51,7 +52,7 @@ class OfflineCell:
     spec_decode_acceptance_length: float
     spec_decode_acceptance_rate: float
     spec_decode_per_position_acceptance_rates: list[float]
-    identical: bool
+    identical: bool | None
     differences: list[Difference]
     mean_ttft_ms: float
     median_ttft_ms: float
@@ -122,7 +123,7 @@ def offline_cell(
         spec_decode_acceptance_length=stats.acceptance_length,
         spec_decode_acceptance_rate=stats.acceptance_rate,
         spec_decode_per_position_acceptance_rates=[count / stats.steps for count in stats.accepted_per_position],
-        identical=not any(pair.differences for pair in pairs),
+        identical=not any(pair.differences for pair in pairs) if pairs[0].compared else None,
         differences=[difference for pair in pairs for difference in pair.differences],
         mean_ttft_ms=1e3 * fmean(ttft),
         median_ttft_ms=1e3 * median(ttft),

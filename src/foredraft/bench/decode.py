@@ -92,8 +92,8 @@ def decode_block(
     engine: Engine,
     prompts: Sequence[EncodedPrompt],
     params: SamplingParams,
-    *,
     concurrency: int = 1,
+    *,
     predict: bool = False,
 ) -> BlockRun:
     """Decode `prompts`, each with its own seed. `predict` hands their predictions to the engine."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 
 from foredraft.bench.cells import BlockPair, OfflineCell, offline_cell, overall_cell
 from foredraft.bench.decode import BlockRun, decode_block
@@ -23,7 +25,7 @@ from foredraft.errors import ConfigError
 from foredraft.target.target import Target
 from foredraft.types import SamplingParams
 
-__all__ = ["OFF", "Method", "Plan", "Progress", "measure_offline"]
+__all__ = ["OFF", "Decode", "Method", "Plan", "Progress", "measure_offline"]
 
 BLOCK_WAVES = 4
 WARM_UP_TOKENS = 16
@@ -65,6 +67,9 @@ class Plan:
             raise ConfigError(f"method {twice!r} is asked for twice; leave one out.")
 
 
+Decode = Callable[[Sequence[EncodedPrompt], SamplingParams, int], BlockRun]
+"""Decodes a block of prompts, so many at a time."""
+
 Progress = Callable[[int, int, str], None]
 """Called with prompts done, prompts in all, and what is being measured."""
 
@@ -75,12 +80,15 @@ def measure_offline(
     prompts: Sequence[EncodedPrompt],
     plan: Plan,
     *,
+    references: Mapping[str, Decode] = MappingProxyType({}),
     progress: Progress = lambda done, total, what: None,
 ) -> list[OfflineCell]:
     """One cell per temperature, concurrency, method and workload, and an overall one where there are several workloads.
 
     open_engine  builds a method's engine over `target`, with a drafter of its own
+    references   other engines by name, which take their turn, too; their tokens aren't compared
     """
+    names = [*(method.name for method in plan.methods), *references]
     workloads: dict[str, list[EncodedPrompt]] = {}
     for prompt in prompts:
         workloads.setdefault(prompt.workload, []).append(prompt)
@@ -89,15 +97,15 @@ def measure_offline(
     cells: list[OfflineCell] = []
     for temperature, concurrency in settings:
         params = SamplingParams(temperature=temperature, max_tokens=plan.max_tokens)
-        found: dict[str, list[tuple[OfflineCell, list[BlockPair]]]] = {method.name: [] for method in plan.methods}
+        found: dict[str, list[tuple[OfflineCell, list[BlockPair]]]] = {name: [] for name in names}
         for workload, members in workloads.items():
             blocks = _blocks(members, concurrency)
-            pairs: dict[str, list[BlockPair]] = {method.name: [BlockPair() for _ in blocks] for method in plan.methods}
+            pairs = {name: [BlockPair(compared=name not in references) for _ in blocks] for name in names}
             for repeat in range(plan.repeat):
-                engines = _open(open_engine, plan.methods)
+                arms = {**_open(open_engine, plan.methods), **references}
                 for number, block in enumerate(blocks):
                     progress(done, total, f"{workload}, temperature {temperature:g}, {concurrency} at a time")
-                    runs = _take_turns(engines, block, params, concurrency, turned=(number + repeat) % 2 == 1)
+                    runs = _take_turns(arms, block, params, concurrency, turned=(number + repeat) % 2 == 1)
                     for name, parts in pairs.items():
                         _record(parts[number], runs[OFF.name], runs[name], block, target, params)
                     done += len(block)
@@ -125,34 +133,29 @@ def _blocks(prompts: Sequence[EncodedPrompt], concurrency: int) -> list[Sequence
     return [prompts[first : first + size] for first in range(0, len(prompts), size)]
 
 
-def _open(open_engine: Callable[[Method], Engine], methods: Iterable[Method]) -> list[tuple[Method, Engine]]:
+def _open(open_engine: Callable[[Method], Engine], methods: Sequence[Method]) -> dict[str, Decode]:
     """An engine for plain decoding, then one for each method, each having decoded a few tokens already."""
     gc.collect()  # engines and drafters of the previous cell
     arms = [OFF, *(method for method in methods if method.name != OFF.name)]
     engines = [(method, open_engine(method)) for method in arms]
     for _, engine in engines:
         tokens = [token % engine.target.vocab_size for token in range(3, 3 + WARM_UP_LOOP)] * 3
-        decode_block(
-            engine,
-            [EncodedPrompt(tuple(tokens), "warm-up", "warm-up")],
-            SamplingParams(temperature=0, max_tokens=WARM_UP_TOKENS, ignore_eos=True),
-        )
-    return engines
+        warm_up = EncodedPrompt(tuple(tokens), "warm-up", "warm-up")
+        decode_block(engine, [warm_up], SamplingParams(temperature=0, max_tokens=WARM_UP_TOKENS, ignore_eos=True))
+    return {method.name: partial(decode_block, engine, predict=method.predicts) for method, engine in engines}
 
 
 def _take_turns(
-    engines: Sequence[tuple[Method, Engine]],
+    arms: dict[str, Decode],
     block: Sequence[EncodedPrompt],
     params: SamplingParams,
     concurrency: int,
     *,
     turned: bool,
 ) -> dict[str, BlockRun]:
-    """Decode the block once by each engine, plain first or, when turned, last."""
-    return {
-        method.name: decode_block(engine, block, params, concurrency=concurrency, predict=method.predicts)
-        for method, engine in (reversed(engines) if turned else engines)
-    }
+    """Decode the block once by each, plain first or, when turned, last."""
+    names = reversed(arms) if turned else iter(arms)
+    return {name: arms[name](block, params, concurrency) for name in names}
 
 
 def _record(
@@ -165,6 +168,8 @@ def _record(
 ) -> None:
     pair.plain.append(plain)
     pair.method.append(run)
+    if not pair.compared:
+        return
     for prompt, one, two in zip(block, plain.answers, run.answers, strict=True):
         position = first_difference(one.tokens, two.tokens)
         if position is None or any(known.source == prompt.source for known in pair.differences):

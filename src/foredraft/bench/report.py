@@ -11,16 +11,23 @@ from rich.table import Table
 from foredraft.bench.cells import OfflineCell
 from foredraft.bench.machine import describe_run
 from foredraft.bench.micro_cells import MicroCell
+from foredraft.bench.offline import OFF
+from foredraft.bench.sweep import LoadPoint
 from foredraft.target.target import Target
 
-__all__ = ["as_json", "describe_target", "difference_lines", "micro_tables", "offline_table"]
+__all__ = ["as_json", "describe_target", "difference_lines", "micro_tables", "offline_table", "sweep_table"]
 
 MAX_DIFFERENCES = 10
 
 
-def as_json(meta: Mapping[str, object], cells: Iterable[OfflineCell | MicroCell]) -> str:
-    """{"meta": {...}, "cells": [...]}, on one line; the machine and versions are added to `meta`."""
-    return json.dumps({"meta": {**describe_run(), **meta}, "cells": [asdict(cell) for cell in cells]}, allow_nan=False)
+def as_json(
+    meta: Mapping[str, object], cells: Iterable[OfflineCell | MicroCell], summary: Sequence[LoadPoint] = ()
+) -> str:
+    """{"meta": {...}, "cells": [...]}, on one line, with a sweep's "summary"; the machine is added to `meta`."""
+    report: dict[str, object] = {"meta": {**describe_run(), **meta}, "cells": [asdict(cell) for cell in cells]}
+    if summary:
+        report["summary"] = [asdict(point) for point in summary]
+    return json.dumps(report, allow_nan=False)
 
 
 def describe_target(target: Target) -> dict[str, object]:
@@ -65,8 +72,34 @@ def offline_table(cells: Sequence[OfflineCell]) -> Table:
             f"{cell.draft_share:.1%}",
             "" if cell.host_ms is None else f"{cell.host_ms:.2f}",
             f"{cell.peak_memory_mb:.0f}",
-            "yes" if cell.identical else f"{len(cell.differences)} differ",
+            {True: "yes", False: f"{len(cell.differences)} differ", None: "-"}[cell.identical],
             style="bold" if cell.workload == "overall" else None,
+        )
+    return table
+
+
+def sweep_table(cells: Sequence[OfflineCell], summary: Sequence[LoadPoint]) -> Table:
+    """One row a workload and load: plain throughput, each method's ratio to it, and how the controller did."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    names = [name for name in dict.fromkeys(cell.method for cell in cells) if name != OFF.name]
+    table.add_column("workload")
+    for name in ("at a time", "T", "plain tok/s", *names, "auto / best"):
+        table.add_column(name, justify="right")
+    table.add_column("identical")
+    for point in summary:
+        setting = (point.workload, point.concurrency, point.temperature)
+        group = [cell for cell in cells if (cell.workload, cell.concurrency, cell.temperature) == setting]
+        speedups = {cell.method: cell.speedup for cell in group}
+        differing = sum(len(cell.differences) for cell in group)
+        table.add_row(
+            point.workload,
+            str(point.concurrency),
+            f"{point.temperature:g}",
+            f"{point.off:.1f}",
+            *(f"{speedups[name]:.2f}" for name in names),
+            "" if point.auto_over_best_fixed is None else f"{point.auto_over_best_fixed:.2f}",
+            f"{differing} differ" if differing else "yes",
+            style="bold" if point.workload == "overall" else None,
         )
     return table
 

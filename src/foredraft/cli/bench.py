@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from foredraft.bench.datasets import BenchPrompt
     from foredraft.bench.micro_cells import MicroCell
-    from foredraft.bench.offline import Progress
+    from foredraft.bench.offline import Plan, Progress
 
 __all__ = ["app"]
 
@@ -96,6 +96,14 @@ Concurrency = Annotated[
     list[str] | None,
     typer.Option(metavar="N,...", help="Requests at the same time; may be a list. [default: 1]", rich_help_panel=HOW),
 ]
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE",
+        help="Let transformers' own generate take its turn, too, in this dtype. Greedy only.",
+        rich_help_panel=HOW,
+    ),
+]
 Repeat = Annotated[
     int, typer.Option(metavar="N", help="Decode everything so often; medians count.", rich_help_panel=HOW)
 ]
@@ -116,6 +124,7 @@ def offline(
     temperature: Temperature = None,
     concurrency: Concurrency = None,
     repeat: Repeat = 1,
+    reference: Reference = None,
     dtype: options.Dtype = "auto",
     max_model_len: options.MaxModelLen = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
@@ -129,6 +138,7 @@ def offline(
     from foredraft.bench.methods import EngineOpener, methods_from
     from foredraft.bench.offline import Plan, measure_offline
     from foredraft.bench.report import as_json, describe_target, difference_lines, offline_table
+    from foredraft.bench.transformers_reference import TransformersReference
     from foredraft.bench.workloads import encode
     from foredraft.engine.open_target import EngineArgs, open_target
     from foredraft.types import SamplingParams
@@ -140,6 +150,10 @@ def offline(
     for value in temperatures:
         SamplingParams(temperature=value, max_tokens=max_tokens)  # refused before the model is loaded
     plan = Plan(methods, temperatures, _numbers("concurrency", concurrency or ["1"]), max_tokens, repeat)
+    if reference and (set(temperatures) != {0.0} or set(plan.concurrencies) != {1}):
+        raise ConfigError(
+            f"--reference {reference} decodes greedily, one prompt at a time; leave out the other settings."
+        )
     args = EngineArgs(
         model=model,
         dtype=dtype,
@@ -154,19 +168,85 @@ def offline(
     opener = EngineOpener(open_target(args), args)
     target = opener.opened.target
     encoded = encode(prompts, target, longest=target.max_model_len - max_tokens)
+    references = {f"transformers {reference}": TransformersReference(args, reference)} if reference else {}
     with _progress() as progress:
-        cells = measure_offline(target, opener, encoded, plan, progress=progress)
+        cells = measure_offline(target, opener, encoded, plan, references=references, progress=progress)
     if json:
-        settings = {
-            "dataset": str(dataset) if dataset else "own prompts",
-            "num_prompts": len(prompts),
-            "max_tokens": max_tokens,
-            "repeat": repeat,
-            "methods": {one.name: one.config for one in methods},
-        }
+        settings = _settings(dataset, len(prompts), plan)
         typer.echo(as_json({**describe_target(target), **settings}, cells))
         return
     _print_tables([offline_table(cells)])
+    for line in difference_lines(cells):
+        typer.echo(line)
+
+
+@app.command()
+def sweep(
+    model: Model = DEFAULT_MODEL_ALIAS,
+    workload: Workload = None,
+    dataset: Dataset = None,
+    category: Category = None,
+    num_prompts: NumPrompts = None,
+    max_tokens: MaxTokens = 64,
+    methods: Annotated[
+        str, typer.Option(metavar="NAME,...", help="off, auto, and fixed:K for K draft tokens.", rich_help_panel=HOW)
+    ] = "off,fixed:1,fixed:2,fixed:3,fixed:4,fixed:5,fixed:6,fixed:7,fixed:8,auto",
+    spec_method: Annotated[
+        str, typer.Option(metavar="NAME", help="What drafts for auto and fixed:K.", rich_help_panel=HOW)
+    ] = "auto",
+    concurrency: Annotated[
+        str, typer.Option(metavar="N,...", help="Requests at the same time.", rich_help_panel=HOW)
+    ] = "1,2,4,8,16,32",
+    temperature: Temperature = None,
+    repeat: Repeat = 3,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Draw the results there, as SVG and PNG.", rich_help_panel=HOW)
+    ] = None,
+    dtype: options.Dtype = "auto",
+    max_model_len: options.MaxModelLen = None,
+    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    enforce_eager: options.EnforceEager = False,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    offline: options.Offline = False,
+    json: Json = False,
+) -> None:
+    """Find out at which load speculation pays: every method at every concurrency, in turns, beside plain decoding."""
+    from foredraft.bench.methods import EngineOpener
+    from foredraft.bench.offline import Plan, measure_offline
+    from foredraft.bench.plot import draw_sweep
+    from foredraft.bench.report import as_json, describe_target, difference_lines, sweep_table
+    from foredraft.bench.sweep import join_workloads, summarise, sweep_methods
+    from foredraft.bench.workloads import encode
+    from foredraft.engine.open_target import EngineArgs, open_target
+
+    prompts = _prompts(workload, dataset, category, num_prompts)
+    chosen = sweep_methods([name.strip() for name in methods.split(",")], drafter=spec_method)
+    plan = Plan(chosen, temperature or [0.0], _numbers("concurrency", [concurrency]), max_tokens, repeat)
+    args = EngineArgs(
+        model=model,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        max_num_seqs=max(plan.concurrencies),
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
+        enforce_eager=enforce_eager,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        offline=offline,
+    )
+    opener = EngineOpener(open_target(args), args)
+    target = opener.opened.target
+    encoded = join_workloads(encode(prompts, target, longest=target.max_model_len - max_tokens))
+    with _progress() as progress:
+        cells = measure_offline(target, opener, encoded, plan, progress=progress)
+    summary = summarise(cells)
+    if plot is not None:
+        draw_sweep(cells, plot)
+    if json:
+        settings = _settings(dataset, len(prompts), plan)
+        typer.echo(as_json({**describe_target(target), **settings}, cells, summary))
+        return
+    _print_tables([sweep_table(cells, summary)])
     for line in difference_lines(cells):
         typer.echo(line)
 
@@ -230,6 +310,17 @@ def _prompts(
         raise ConfigError(f"--workload {workloads[0]} names own prompts and --dataset {dataset} others; leave one out.")
     prompts = read_dataset(dataset) if dataset else own_prompts(workloads or WORKLOADS)
     return choose(prompts, categories=categories or (), num_prompts=num_prompts)
+
+
+def _settings(dataset: Path | None, num_prompts: int, plan: Plan) -> dict[str, object]:
+    """The part of "meta" that tells what was decoded, and how."""
+    return {
+        "dataset": str(dataset) if dataset else "own prompts",
+        "num_prompts": num_prompts,
+        "max_tokens": plan.max_tokens,
+        "repeat": plan.repeat,
+        "methods": {method.name: method.config for method in plan.methods},
+    }
 
 
 def _numbers(name: str, lists: list[str]) -> list[int]:

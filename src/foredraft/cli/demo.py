@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
+GAP = 2
+HEADINGS = (
+    ("", "plain", "speculative", "", "acceptance", "", ""),
+    ("", "tokens/s", "tokens/s", "speedup", "length", "rate", "identical"),
+)
+
 
 def demo(
     model: Annotated[
@@ -113,37 +119,33 @@ def print_opening(llm: LLM, method: str, params: SamplingParams) -> None:
 
 
 def print_table(comparisons: Mapping[str, Comparison]) -> None:
-    """All examples side by side."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for heading in (
-        "plain\ntokens/s",
-        "speculative\ntokens/s",
-        "\nspeedup",
-        "acceptance\nlength",
-        "acceptance\nrate",
-        "\nidentical",
-    ):
-        table.add_column(heading, justify="right", header_style="")
-    for title, comparison in comparisons.items():
-        run = comparison.speculative
-        table.add_row(
+    """All examples side by side, and below it where the two texts part, should they."""
+    rows = [
+        (
             title,
             f"{comparison.plain.throughput:.1f}",
-            f"{run.throughput:.1f}",
+            f"{comparison.speculative.throughput:.1f}",
             f"{comparison.speedup:.2f}x",
-            f"{run.statistics.acceptance_length:.2f}",
-            f"{run.statistics.acceptance_rate:.0%}",
+            f"{comparison.speculative.statistics.acceptance_length:.2f}",
+            f"{comparison.speculative.statistics.acceptance_rate:.0%}",
             "yes" if comparison.identical else "no",
         )
-    Console().print(table)
+        for title, comparison in comparisons.items()
+    ]
+    widths = [max(map(len, column)) for column in zip(*HEADINGS, *rows, strict=True)]
+    for cells in HEADINGS:
+        print(dim(_line(cells, widths), sys.stdout))
+    print(dim("─" * (sum(widths) + GAP * (len(widths) - 1)), sys.stdout))
+    for cells in rows:
+        print(_line(cells, widths))
     for title, comparison in comparisons.items():
         if comparison.difference is not None:
-            print(f"{title}: {describe_difference(comparison)}")
+            print(f"\n{title}: {describe_difference(comparison)}")
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+    return (" " * GAP).join([cells[0].ljust(widths[0]), *numbers])
 
 
 def method_name(llm: LLM, config: Mapping[str, object]) -> str:

@@ -73,7 +73,7 @@ QUESTION = (
 )
 
 DEMO_PROMPTS = (
-    DemoPrompt("A code edit", "edit", EDIT, f"{EDIT}\n\n```python\n{CODE}```"),
-    DemoPrompt("A summary that quotes", "quote", SUMMARY, f"{ARTICLE}\n{SUMMARY}"),
-    DemoPrompt("An open question", "chat", QUESTION, QUESTION),
+    DemoPrompt("Code edit", "edit", EDIT, f"{EDIT}\n\n```python\n{CODE}```"),
+    DemoPrompt("Summary that quotes", "quote", SUMMARY, f"{ARTICLE}\n{SUMMARY}"),
+    DemoPrompt("Open question", "chat", QUESTION, QUESTION),
 )

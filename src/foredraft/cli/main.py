@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -98,9 +99,11 @@ def load(name: str) -> Any:
 
 
 def build_group() -> TyperGroup:
-    """The whole command line, with a light stand-in for every subcommand."""
+    """The whole command line, with a light stand-in for every subcommand that is installed."""
     group = typer.main.get_group(app)
-    group.commands.update({name: TyperCommand(name, help=entry.summary) for name, entry in SUBCOMMANDS.items()})
+    for name, entry in SUBCOMMANDS.items():
+        if find_spec(entry.module) is not None:
+            group.commands[name] = TyperCommand(name, help=entry.summary)
     return group
 
 

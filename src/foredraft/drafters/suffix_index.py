@@ -1,8 +1,8 @@
 """An index over a text that grows: where did its latest tokens occur before, and what followed?
 
-`SuffixIndex` holds the text, `Evidence` collects what followed earlier occurrences (in this text, in a store of others, in a prediction) and
-turns it into a tree. Inserting a token is amortised O(1): one hash chain link for each context length, and buffers that double.
-Imports numba: import this module when a drafter is bound, not earlier.
+`SuffixIndex` holds the text; `Evidence` collects what followed earlier occurrences (in this text, in a store of others, in a prediction)
+and turns it into a tree. Inserting a token is amortised O(1): one hash chain link for each context length, and buffers that double.
+This module imports numba; import it when a drafter is bound, not earlier.
 """
 
 from __future__ import annotations
@@ -12,27 +12,33 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.drafters.suffix_kernels import ORDERS, extend, grow, recall
+from foredraft.drafters.suffix_kernels import ORDERS, TRUST, extend, grow, recall
 
-__all__ = ["Evidence", "SuffixIndex"]
+__all__ = ["Chains", "Evidence", "SuffixIndex"]
 
-FIRST_CAPACITY = 1024
-
-Int64s = NDArray[np.int64]
+FIRST_CAPACITY = 512
 
 
 class Evidence:
-    """What followed earlier occurrences of a text's tail.
-
-    continuations  [K, D] int64, the tokens that followed, -1 after their end
-    lengths        [K] int64, how many tokens matched before each of them
-    """
+    """What followed earlier occurrences of a text's tail, at most K continuations of at most D tokens."""
 
     def __init__(self, occurrences: int, depth: int) -> None:
         self.continuations = np.empty((occurrences, depth), dtype=np.int64)
         self.lengths = np.empty(occurrences, dtype=np.int64)
         self.ends = np.empty(occurrences, dtype=np.int64)
         self.count = 0
+
+    def clear(self) -> None:
+        self.count = 0
+
+    def trust(self, continuation: NDArray[np.int64], confirmed: int) -> None:
+        """Add a continuation from outside, of which the last `confirmed` tokens have come true."""
+        if self.count < len(self.lengths) and len(continuation):
+            row = self.continuations[self.count]
+            row[: len(continuation)] = continuation[: len(row)]
+            row[len(continuation) :] = -1
+            self.lengths[self.count] = TRUST + min(confirmed, TRUST)
+            self.count += 1
 
     def grow(
         self, rates: NDArray[np.float64], least: float, branches: int, budget: int
@@ -46,48 +52,58 @@ class Evidence:
         return tokens[:size].tolist(), parents[:size].tolist(), scores[:size].tolist(), kinds[:size].tolist()
 
 
+class Chains:
+    """The buffers of an index: `capacity` tokens, a power of two, and their hash chains; BYTES a token."""
+
+    BYTES = 8 + 2 * 4 * len(ORDERS)
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.tokens = np.zeros(capacity, dtype=np.int64)
+        self.previous = np.zeros((len(ORDERS), capacity), dtype=np.int32)
+        self.heads = np.zeros((len(ORDERS), capacity), dtype=np.int32)
+
+    def write(self, start: int, entries: NDArray[np.int64]) -> None:
+        """Put `entries` at position `start` and link them; positions wrap around."""
+        place = start % self.capacity
+        before_wrap = min(len(entries), self.capacity - place)
+        self.tokens[place : place + before_wrap] = entries[:before_wrap]
+        self.tokens[: len(entries) - before_wrap] = entries[before_wrap:]
+        extend(self.tokens, self.previous, self.heads, start, start + len(entries))
+
+    def recall(self, pattern: NDArray[np.int64], span: tuple[int, int], salt: int, evidence: Evidence, limit: int) -> None:
+        """Add up to `limit` continuations of the longest suffixes of `pattern`, found in the positions of `span`, latest first."""
+        oldest, stop = span
+        first = evidence.count
+        last = min(first + limit, len(evidence.lengths))
+        evidence.count = recall(
+            self.tokens, self.previous, self.heads, salt, oldest, stop, pattern,
+            evidence.continuations, evidence.lengths, evidence.ends, first, last,
+        )  # fmt: skip
+
+
 class SuffixIndex:
-    """The text so far and its chains; 48 bytes a token, up to twice that after doubling."""
+    """One growing text, indexed; at most 4 times Chains.BYTES (192 bytes) a token, half of that or less when it is long."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.length = 0
-        self._allocate(len(tokens))
+        self._chains = Chains(FIRST_CAPACITY)
         self.append(tokens)
 
     def append(self, tokens: Sequence[int]) -> None:
         """Add tokens to the end of the text."""
-        start, stop = self.length, self.length + len(tokens)
-        if stop >= len(self._tokens):
-            held = self._tokens[:start]
-            self._allocate(stop)
-            self._tokens[:start] = held
-            extend(self._tokens, self._previous, self._heads, 0, start)
-        self._tokens[start:stop] = tokens
-        extend(self._tokens, self._previous, self._heads, start, stop)
+        stop = self.length + len(tokens)
+        if stop >= self._chains.capacity:
+            held = self._chains.tokens[: self.length]
+            self._chains = Chains(2 << stop.bit_length())
+            self._chains.write(0, held)
+        self._chains.write(self.length, np.array(tokens, dtype=np.int64))
         self.length = stop
 
-    def tail(self, count: int) -> Int64s:
+    def tail(self, count: int) -> NDArray[np.int64]:
         """The last `count` tokens, or all there are."""
-        return self._tokens[max(0, self.length - count) : self.length]
+        return self._chains.tokens[max(0, self.length - count) : self.length]
 
-    def recall(self, pattern: Int64s, evidence: Evidence) -> None:
+    def recall(self, pattern: NDArray[np.int64], evidence: Evidence, limit: int) -> None:
         """Add to `evidence` what followed the latest occurrences of the longest suffixes of `pattern`."""
-        evidence.count = recall(
-            self._tokens,
-            self._previous,
-            self._heads,
-            0,
-            0,
-            self.length,
-            pattern,
-            evidence.continuations,
-            evidence.lengths,
-            evidence.ends,
-            evidence.count,
-        )
-
-    def _allocate(self, length: int) -> None:
-        capacity = max(FIRST_CAPACITY, 2 << length.bit_length())
-        self._tokens = np.empty(capacity, dtype=np.int64)
-        self._previous = np.zeros((len(ORDERS), capacity), dtype=np.int32)
-        self._heads = np.zeros((len(ORDERS), capacity), dtype=np.int32)
+        self._chains.recall(pattern, (0, self.length), 0, evidence, limit)

@@ -2,11 +2,11 @@
 
 The index is a match finder like those of LZ compressors. For each of a few context lengths ("orders") it keeps hash chains: `heads[order, hash]`
 is the end of the latest occurrence of a context, `previous[order, end]` the end of the one before. Inserting a token costs one
-chain link per order whatever the text, and the latest occurrences of the longest matching suffix are a short walk away. `end` is
+chain link per order whatever the text, and the latest occurrences of the longest matching suffixes are a short walk away. `end` is
 the index of the token after an occurrence, where its continuation starts; 0 means none. All buffers have a power of two entries and
 positions wrap around, so the same loops serve a text that grows and a store that forgets.
 
-Imported only when a drafter is bound: importing numba takes a while. Compiled code is cached on disk.
+This module imports numba; import it when a drafter is bound, not earlier. Compiled code is cached on disk.
 """
 
 from __future__ import annotations
@@ -16,17 +16,24 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit
 
-__all__ = ["KINDS", "ORDERS", "extend", "grow", "recall"]
+__all__ = ["KINDS", "LENGTHS", "ORDERS", "SHARES", "TRUST", "extend", "grow", "recall"]
 
 ORDERS = (1, 2, 4, 8, 16)
-LENGTH_BUCKETS = 8
-SHARE_BUCKETS = 5
-KINDS = (2*LENGTH_BUCKETS+1) * SHARE_BUCKETS
-MAX_CHILDREN = 4
 MAX_STEPS = 64
+"""Chain links followed per order and draft."""
+MAX_CHILDREN = 4
+TRUST = 64
+"""Continuations from better sources than a match are entered with this much added to their length, and calibrated apart."""
+
+# Guesses are calibrated by the length of the match behind them and by their share of the votes.
+LENGTHS = 8
+SHARES = 5
+KINDS = (2 * LENGTHS + 1) * SHARES
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
+_TOKEN = 0xFFFFFFFF
+"""Tokens are the low 32 bits of an entry; the bits above keep texts apart that must not match (see suffix_store.py)."""
 
 
 def _extend(tokens, previous, heads, start, stop):  # type: ignore[no-untyped-def]
@@ -46,8 +53,8 @@ def _extend(tokens, previous, heads, start, stop):  # type: ignore[no-untyped-de
                 order += 1
 
 
-def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations, lengths, ends, first):  # type: ignore[no-untyped-def]
-    """Fill rows `first`.. of `continuations` with what followed the latest occurrences of `pattern`'s longest suffixes.
+def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations, lengths, ends, first, last):  # type: ignore[no-untyped-def]
+    """Fill rows first .. last - 1 of `continuations` with what followed the latest occurrences of `pattern`'s longest suffixes.
 
     lengths[i] is how many tokens of the pattern's tail match before ends[i]. Returns the number of rows filled in all.
     """
@@ -65,11 +72,11 @@ def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations,
             order += 1
     count = first
     above = longest + 1
-    while order > 0 and count < continuations.shape[0]:
+    while order > 0 and count < last:
         order -= 1
         end = np.int64(heads[order, slots[order]])
         for _ in range(MAX_STEPS):
-            if end <= oldest or count == continuations.shape[0]:
+            if end <= oldest or count == last:
                 break
             if end < stop:
                 length = 0
@@ -79,6 +86,7 @@ def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations,
                     and tokens[(end - 1 - length) & window] == (pattern[longest - 1 - length] | salt)
                 ):
                     length += 1
+                # What matches longer than this order was already found by the order above.
                 if ORDERS[order] <= length < above:
                     ends[count] = end
                     lengths[count] = length
@@ -87,7 +95,7 @@ def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations,
                         # Past the end of the text, a repetition goes on repeating.
                         token = tokens[(end + depth % (stop - end)) & window]
                         ended = ended or token < 0
-                        continuations[count, depth] = -1 if ended else token & 0xFFFFFFFF
+                        continuations[count, depth] = -1 if ended else token & _TOKEN
                     count += 1
             earlier = np.int64(previous[order, end & window])
             if earlier >= end:
@@ -98,115 +106,102 @@ def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations,
 
 
 def _grow(continuations, lengths, count, rates, least, branches, tokens, parents, scores, kinds):  # type: ignore[no-untyped-def]
-    """Best-first tree over the continuations' votes; returns its size, at most tokens.shape[0]."""
+    """Best-first tree over the continuations' votes; returns its size, at most tokens.shape[0].
+
+    Every continuation that agrees with the path so far votes for its next token, longer matches with more weight. A child's score is
+    its parent's times the rate at which guesses of its kind have come true.
+    """
     budget = tokens.shape[0]
     room = (budget + 1) * MAX_CHILDREN
     members = np.empty((room, count), np.int32)
     sizes = np.zeros(room, np.int64)
-    candidate_tokens = np.zeros(room, np.int64)
-    candidate_parents = np.zeros(room, np.int64)
-    candidate_scores = np.zeros(room, np.float64)
-    candidate_kinds = np.zeros(room, np.int64)
-    candidate_depths = np.zeros(room, np.int64)
-    own = np.arange(count).astype(np.int32)
-    choice = np.zeros(max(count, 1), np.int64)
-    weights = np.zeros(max(count, 1), np.float64)
-    support = np.zeros(max(count, 1), np.int64)
-    votes = np.zeros(max(count, 1), np.int64)
+    waiting_tokens = np.zeros(room, np.int64)
+    waiting_parents = np.zeros(room, np.int64)
+    waiting_kinds = np.zeros(room, np.int64)
+    waiting_depths = np.zeros(room, np.int64)
+    waiting_scores = np.zeros(room, np.float64)
     waiting = 0
+    choices = np.zeros(count, np.int64)
+    weights = np.zeros(count, np.float64)
+    longest = np.zeros(count, np.int64)
+    votes = np.zeros(count, np.int64)
+
     nodes = 0
-    depth = 0
-    parent = -1
-    reach = 1.0
-    size = count
+    parent, depth, reach = -1, 0, 1.0
+    own, size = np.arange(count).astype(np.int32), count
     while True:
-        if depth < continuations.shape[1]:
-            distinct = 0
-            total = 0.0
+        distinct = 0
+        total = 0.0
+        for member in own[:size]:
+            token = continuations[member, depth] if depth < continuations.shape[1] else -1
+            if token < 0:
+                continue
+            length = lengths[member] + depth
+            weight = min(length if length < TRUST else length - TRUST + 1, TRUST // 2) ** 4.0
+            total += weight
+            place = 0
+            while place < distinct and choices[place] != token:
+                place += 1
+            if place == distinct:
+                distinct += 1
+                choices[place], weights[place], longest[place], votes[place] = token, 0.0, 0, 0
+            weights[place] += weight
+            longest[place] = max(longest[place], length)
+            votes[place] += 1
+        for _ in range(min(distinct, branches, MAX_CHILDREN)):
+            best = np.argmax(weights[:distinct])
+            kind = _kind(longest[best], weights[best] / total, votes[best])
+            weights[best] = 0.0
+            if reach * rates[kind] < least:
+                continue
+            waiting_tokens[waiting] = choices[best]
+            waiting_parents[waiting] = parent
+            waiting_kinds[waiting] = kind
+            waiting_depths[waiting] = depth + 1
+            waiting_scores[waiting] = reach * rates[kind]
             for member in own[:size]:
-                token = continuations[member, depth]
-                if token < 0:
-                    continue
-                length = lengths[member] + depth
-                weight = min(length if length < TRUST else length - TRUST + 1, 32) ** WEIGHT
-                total += weight
-                place = 0
-                while place < distinct and choice[place] != token:
-                    place += 1
-                if place == distinct:
-                    distinct += 1
-                    choice[place] = token
-                    weights[place] = 0.0
-                    support[place] = 0
-                    votes[place] = 0
-                weights[place] += weight
-                votes[place] += 1
-                support[place] = max(support[place], length)
-            for _ in range(min(distinct, branches)):
-                best = np.argmax(weights[:distinct])
-                share = weights[best] / total
-                kind = _kind(support[best], share, votes[best])
-                score = reach * rates[kind]
-                weights[best] = -1.0
-                if score < least:
-                    continue
-                candidate_tokens[waiting] = choice[best]
-                candidate_parents[waiting] = parent
-                candidate_scores[waiting] = score
-                candidate_kinds[waiting] = kind
-                candidate_depths[waiting] = depth + 1
-                for member in own[:size]:
-                    if continuations[member, depth] == choice[best]:
-                        members[waiting, sizes[waiting]] = member
-                        sizes[waiting] += 1
-                waiting += 1
+                if continuations[member, depth] == choices[best]:
+                    members[waiting, sizes[waiting]] = member
+                    sizes[waiting] += 1
+            waiting += 1
         if waiting == 0 or nodes == budget:
             return nodes
-        top = np.argmax(candidate_scores[:waiting])
-        if candidate_scores[top] <= 0.0:
+        top = np.argmax(waiting_scores[:waiting])
+        reach = waiting_scores[top]
+        if reach <= 0.0:
             return nodes
-        tokens[nodes] = candidate_tokens[top]
-        parents[nodes] = candidate_parents[top]
-        scores[nodes] = candidate_scores[top]
-        kinds[nodes] = candidate_kinds[top]
-        parent = nodes
-        reach = candidate_scores[top]
-        depth = candidate_depths[top]
-        size = sizes[top]
-        own = members[top]
-        candidate_scores[top] = 0.0
+        waiting_scores[top] = 0.0
+        tokens[nodes], parents[nodes], scores[nodes], kinds[nodes] = (
+            waiting_tokens[top],
+            waiting_parents[top],
+            reach,
+            waiting_kinds[top],
+        )
+        parent, depth = nodes, waiting_depths[top]
+        own, size = members[top], sizes[top]
         nodes += 1
 
 
-def _kind(length, share, votes):  # type: ignore[no-untyped-def]
+def _kind_of(length, share, votes):  # type: ignore[no-untyped-def]
+    """Index into the rates: LENGTHS buckets for matches, one for trusted continuations not confirmed yet, LENGTHS for confirmed ones."""
     base = 0
     if length >= TRUST:
-        base = LENGTH_BUCKETS + 1
         length -= TRUST
-        if length == 0:
-            base -= 1
-            length = 1
+        base = LENGTHS + min(length, 1)
     if length < 4:
-        bucket = length - 1
-    elif length < 6:
-        bucket = 3
+        bucket = max(length - 1, 0)
     elif length < 9:
-        bucket = 4
-    elif length < 16:
-        bucket = 5
-    elif length < 32:
-        bucket = 6
+        bucket = 3 if length < 6 else 4
     else:
-        bucket = 7
+        bucket = 5 if length < 16 else 6 if length < 32 else 7
     part = 0 if share < 0.2 else 1 if share < 0.5 else 2 if share < 0.95 else 3 if votes < 3 else 4
-    return (base + bucket) * SHARE_BUCKETS + part
+    return (base + bucket) * SHARES + part
 
-WEIGHT = 4
-TRUST = 64
-_kind = njit(_kind, cache=True)
+
+_kind = njit(cache=True)(_kind_of)
 extend: Callable[..., None] = njit("(int64[::1], int32[:, ::1], int32[:, ::1], int64, int64)", cache=True)(_extend)
 recall: Callable[..., int] = njit(
-    "int64(int64[::1], int32[:, ::1], int32[:, ::1], int64, int64, int64, int64[::1], int64[:, ::1], int64[::1], int64[::1], int64)",
+    "int64(int64[::1], int32[:, ::1], int32[:, ::1], int64, int64, int64, int64[::1], int64[:, ::1], int64[::1], int64[::1], int64, int64)",
     cache=True,
 )(_recall)
 grow: Callable[..., int] = njit(

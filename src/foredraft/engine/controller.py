@@ -1,11 +1,13 @@
 """How many draft nodes to verify: as many as pay, none if none do.
 
-One decision a step for all sequences together. Every draft node has a probability of being accepted; a pass over more rows takes longer, by the
-measured costs. Nodes are taken in order of their probability, over all sequences, and of all counts (0 is one of them) the one with the
-most expected tokens per second wins. Tree shape and depth follow from the same rule, since a child is never likelier than its parent.
+One decision a step for all sequences together. Every draft node has a probability of being accepted; a pass over more
+rows takes longer, by the measured costs. Nodes are taken in order of their probability, over all sequences, and of all
+counts (0 is one of them) the one with the most expected tokens per second wins. Tree shape and depth follow from the
+same rule, since a child is never likelier than its parent.
 
-The decision is made twice. `budgets` limits what is drafted, from each request's record, as drafting itself may cost; `select` then
-looks at the actual drafts, which are now free, and keeps those worth verifying. Neither can change what is emitted.
+The decision is made twice. `budgets` limits what is drafted, from each request's record, as drafting itself may cost;
+`select` then looks at the actual drafts, which are now free, and keeps those worth verifying. Neither can change what
+is emitted.
 """
 
 from __future__ import annotations
@@ -172,7 +174,7 @@ class AutoController:
         return self._records.get(sequence.id, self._prior)
 
     def _probabilities(self, batch: Collection[Sequence], tree: TokenTree) -> list[list[float]]:
-        """P(node is accepted) for the real nodes of each row: the drafter's scores, corrected, or the request's record."""
+        """P(node is accepted) for the real nodes of each row: the drafter's scores, corrected, or the record's."""
         if tree.scores is not None:
             return [
                 [min(value * self._record(sequence).trust, 0.999) for value in scores[:size]]
@@ -214,7 +216,9 @@ class AutoController:
             reaching = [curve[depth - 1] for curve in curves if len(curve) >= depth]
             tokens += sum(reaching)
             nodes += len(reaching)
-            milliseconds = self.costs(width + nodes, load.cached, batch) + self.host_ms + depth * self.draft_ms_per_level
+            milliseconds = (
+                self.costs(width + nodes, load.cached, batch) + self.host_ms + depth * self.draft_ms_per_level
+            )
             if tokens / milliseconds > best_rate:
                 best, best_rate = depth, tokens / milliseconds
         return best

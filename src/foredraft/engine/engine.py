@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from foredraft.drafters.base import Drafter, Features
+from foredraft.engine.controller import Controller, FixedController, Load
 from foredraft.engine.logprobs import emitted_logprobs
 from foredraft.engine.outputs import Delta, Logprob
 from foredraft.engine.requests import Choice, Request, check_request
@@ -33,6 +34,7 @@ class Engine:
     """Decodes requests with one target and at most one drafter (None: plainly).
 
     num_speculative_tokens  most draft nodes per sequence and step
+    controller              decides how many of them are worth it (None: all)
     kv_room                 cached tokens over all sequences (None: as many as the slots can hold)
     seed                    makes the seeds of requests without one reproducible
     """
@@ -43,6 +45,7 @@ class Engine:
         drafter: Drafter | None = None,
         *,
         num_speculative_tokens: int = 0,
+        controller: Controller | None = None,
         max_batched_tokens: int = 512,
         kv_room: int | None = None,
         seed: int | None = None,
@@ -50,6 +53,7 @@ class Engine:
         self.target = target
         self.drafter = drafter
         self.num_speculative_tokens = num_speculative_tokens if drafter else 0
+        self.controller = controller or FixedController()
         self.kv_room = kv_room or target.cache.slots * (target.max_model_len + self.num_speculative_tokens)
         self.scheduler = Scheduler(
             target.cache,
@@ -113,7 +117,7 @@ class Engine:
         sequences = batch.decoding
 
         drafting = time.perf_counter()
-        tree = self._propose(sequences)
+        tree = self._propose(batch, sequences)
         verifying = time.perf_counter()
         output = self.target.forward(batch, tree, self._taps)
         verified = time.perf_counter()
@@ -137,6 +141,7 @@ class Engine:
         self.report.draft_seconds = verifying - drafting + ended - committing
         self.report.verify_seconds = verified - verifying
         self.report.host_seconds = ended - began - self.report.draft_seconds - self.report.verify_seconds
+        self.controller.observe(self.report, tree)
         return deltas
 
     def check_integrity(self) -> None:
@@ -160,19 +165,23 @@ class Engine:
         wanted = params.num_speculative_tokens
         return self.num_speculative_tokens if wanted is None else min(wanted, self.num_speculative_tokens)
 
-    def _budget(self, sequence: Sequence) -> int:
-        """Draft nodes for a sequence: none beyond what it may still emit, or beyond the model's last position."""
+    def _limit(self, sequence: Sequence) -> int:
+        """Most draft nodes for a sequence: none beyond what it may still emit, or beyond the model's last position."""
         room = self.target.max_model_len - len(sequence.tokens)
         remaining = room if sequence.remaining is None else min(room, sequence.remaining)
         return max(0, min(self._draft_limit(sequence.params), remaining - 1))
 
-    def _propose(self, sequences: list[Sequence]) -> TokenTree:
+    def _propose(self, batch: Batch, sequences: list[Sequence]) -> TokenTree:
         if self.drafter is None or not sequences:
             return TokenTree.empty(len(sequences))
-        budget = [self._budget(sequence) for sequence in sequences]
+        load = Load(
+            prompt_rows=sum(chunk.count for chunk in batch.chunks) - len(sequences),
+            cached=sum(chunk.sequence.cached for chunk in batch.chunks),
+        )
+        budget = self.controller.budgets(sequences, [self._limit(sequence) for sequence in sequences], load)
         tree = self.drafter.propose(sequences, budget).prune(budget)
         tree.validate(self.target.vocab_size)
-        return tree
+        return self.controller.select(sequences, tree, load)
 
     def _commit(
         self, batch: Batch, tree: TokenTree, picks: Tensor, verdict: Verdict, output: TargetOutput
@@ -215,6 +224,7 @@ class Engine:
     def _close(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self._choices.pop(sequence.id, None)
+        self.controller.forget(sequence)
         request = self._requests.get(sequence.request_id)
         if request is not None and all(choice.output.finished for choice in request.choices):
             del self._requests[sequence.request_id]

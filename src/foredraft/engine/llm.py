@@ -141,8 +141,9 @@ class LLM:
         sampling_params: SamplingParams | Collection[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Like `generate`, for one conversation or several, each a list of {"role": ..., "content": ...}."""
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        return self.generate([self.encode_chat(conversation) for conversation in conversations], sampling_params)  # type: ignore[arg-type]
+        single = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = cast(list[list[Message]], [messages] if single else messages)
+        return self.generate([self.encode_chat(conversation) for conversation in conversations], sampling_params)
 
     def encode_chat(self, messages: Collection[Message]) -> list[int]:
         """A conversation as token ids, by the model's chat template, ready for the model's next turn."""
@@ -172,7 +173,7 @@ def _as_list(prompts: Prompt | list[str] | list[list[int]]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     if prompts and isinstance(prompts[0], int):
-        return [cast(list[int], prompts)]
+        return [prompts]  # type: ignore[list-item]
     return list(cast(list[Prompt], prompts))
 
 

@@ -1,7 +1,8 @@
 """What a target pass costs here: measured, not assumed.
 
-A pass is timed over rows, cached tokens and batch size on a scratch cache, which takes a few seconds; the result is kept per machine, model,
-format and version, so it is measured once. `PassCosts` then follows the passes of real steps: machines throttle, neighbours come and go.
+A pass is timed over rows, cached tokens and batch size on a scratch cache, which takes a few seconds; the result is
+kept per machine, model, format and version, so it is measured once. `PassCosts` then follows the passes of real steps:
+machines throttle, neighbours come and go.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECOND
 class PassCosts:
     """Milliseconds of a pass: a measured table, corrected by what steps really take.
 
-    The correction is one factor for narrow and one for wide passes, moved a little by each step; a step that took several times
-    what was expected (the machine was busy with something else) counts no more than a slow one.
+    The correction is one factor for narrow and one for wide passes, moved a little by each step; a step that took
+    several times what was expected (the machine was busy with something else) counts no more than a slow one.
     """
 
     table: MeasuredPasses
@@ -128,7 +129,9 @@ def load_profile(path: Path) -> MeasuredPasses | None:
 
 
 def _flat(rows: int, context: int, batch: int, device: torch.device) -> FlatPass:
-    segments, positions, first = [], [], 0
+    segments: list[Segment] = []
+    positions: list[int] = []
+    first = 0
     for index in range(batch):
         own = rows // batch + (index < rows % batch)
         segments.append(Segment(index, context, first, own))

@@ -1,7 +1,8 @@
 """Weight formats of the lean decoder, and the two shapes that weights are stored in.
 
 float32 and bfloat16 keep the checkpoint's numbers. int8 keeps one float32 scale per output channel and whole numbers from -127 to 127;
-activations get a scale per row while decoding. Sums of int8 products are exact integers, so every kernel computes the same bits.
+activations get a scale per row while decoding, and a second digit where a few outliers would spoil that scale. Sums of products are exact
+integers, so every kernel computes the same bits.
 `pack` lays a weight out in the panels that the compiled kernels read.
 """
 
@@ -12,11 +13,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Packed", "WeightFormat", "interleave", "pack", "packed_bytes", "quantise_rows"]
+__all__ = ["Packed", "WeightFormat", "interleave", "pack", "packed_bytes", "quantise_activations", "quantise_rows"]
 
 WeightFormat = Literal["float32", "bfloat16", "int8"]
 
 PANEL = 48
+SHIFTS = 4
 WORD_SIZE = {"int8": 4, "bfloat16": 2, "float32": 1}
 
 
@@ -29,11 +31,30 @@ class Packed(NamedTuple):
 
 
 def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, K] -> int8 levels [N, K] and float32 scales [N], with levels * scale nearest to the rows; the same for weights and activations."""
+    """[N, K] -> int8 levels [N, K] and float32 scales [N], with levels * scale nearest to the rows."""
     rows = rows.float()
     top = rows.abs().amax(dim=1)
     inverse = torch.where(top > 1e-30, 127.0 / top, 0.0)
     return torch.round(rows * inverse.unsqueeze(1)).to(torch.int8), top / 127.0
+
+
+def quantise_activations(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[T, K] -> int8 low and high digits [T, K] and float32 scales [T], with (low + 256 * high) * scale nearest to the rows.
+
+    Each row gets the finest of five scales (127, 254 .. 2032 levels up to its largest entry) at which no more than one entry in 64 needs a
+    high digit. Language models have a few activations far above the rest; with one digit those alone would set every entry's precision.
+    """
+    rows = rows.float()
+    magnitude = rows.abs()
+    top = magnitude.amax(dim=1)
+    levels = torch.full_like(top, 127.0)
+    for shift in range(1, SHIFTS + 1):
+        above = (magnitude > (top * 0.5**shift).unsqueeze(1)).sum(dim=1)
+        levels = torch.where(above <= rows.shape[1] // 64, levels * 2, levels)
+    inverse = torch.where(top < 1e-30, 0.0, levels / top)
+    whole = torch.round(rows * inverse.unsqueeze(1)).to(torch.int32)
+    high = (whole + 128) >> 8
+    return (whole - 256 * high).to(torch.int8), high.to(torch.int8), top / levels
 
 
 def packed_bytes(columns: int, size: int, weight_format: WeightFormat) -> int:

@@ -44,6 +44,8 @@ foredraft.chart = (() => {
     context.stroke();
   };
 
+  const heightOf = (element) => Math.min(Number(element.dataset.height), Math.max(220, element.clientWidth * 0.72));
+
   const build = (element, chart) => {
     const { description } = chart;
     const narrow = element.clientWidth < 480;
@@ -76,7 +78,7 @@ foredraft.chart = (() => {
     });
     const options = {
       width: element.clientWidth,
-      height: Math.min(Number(element.dataset.height), Math.max(220, element.clientWidth * 0.72)),
+      height: heightOf(element),
       pxAlign: 0,
       padding: [14, description.padRight ?? 16, 0, 0],
       legend: { show: false },
@@ -119,9 +121,9 @@ foredraft.chart = (() => {
       },
     };
     const plot = new uPlot(options, data(description), element);
-    plot.over.addEventListener("click", () => {
-      const { left } = plot.cursor;
-      if (chart.description.pick && left >= 0) chart.description.pick(plot.posToVal(left, "x"));
+    plot.over.addEventListener("click", ({ clientX }) => {
+      const { left } = plot.over.getBoundingClientRect();
+      chart.description.pick?.(plot.posToVal(clientX - left, "x"));
     });
     plot.over.style.cursor = description.pick ? "pointer" : "default";
     return plot;
@@ -150,6 +152,7 @@ foredraft.chart = (() => {
     all.push(chart);
     nearScreen.observe(element);
     new ResizeObserver(() => {
+      element.style.minHeight = `${heightOf(element)}px`; // holds the place before the chart is drawn
       if (chart.plot && chart.plot.width !== element.clientWidth) rebuild(chart);
     }).observe(element);
     return chart;

@@ -93,12 +93,12 @@ foredraft.map = (() => {
   };
 
   const draw = () => {
+    canvas.style.height = `${height()}px`;
     if (!model || !onScreen || !canvas.clientWidth) return;
     stale = false;
     const ratio = devicePixelRatio;
     canvas.width = Math.round(canvas.clientWidth * ratio);
     canvas.height = Math.round(height() * ratio);
-    canvas.style.height = `${height()}px`;
     const context = canvas.getContext("2d");
     const { left, top, width, height: tall } = frame();
     const px = (fraction) => (left + fraction * width) * ratio;

@@ -1,0 +1,150 @@
+"""The promise: with any drafter, every request emits what it emits alone and plainly - tokens, end, log-probabilities.
+
+Every method of the product and every adversary, at temperature 0, 0.7 and 1, over all kinds of processing, alone and in
+ragged batches with prompts read in chunks, with aborts and preemption. Equality is list equality, in float64.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from drafters import CASES
+from models import tiny_target
+
+from foredraft.engine.engine import Engine
+from foredraft.testing import Ask, decode, decode_plainly, difference, mixed_asks
+from foredraft.testing.workload import Answer
+from foredraft.types import FinishReason
+
+TEMPERATURES = (0.0, 0.7, 1.0)
+BUDGET = 6
+
+
+@cache
+def reference(
+    temperature: float, family: str = "llama", max_tokens: int = 14, seed: int = 0
+) -> tuple[list[Ask], list[Answer]]:
+    vocab_size = tiny_target(family).vocab_size
+    asks = mixed_asks(vocab_size, temperature, max_tokens=max_tokens, seed=seed)
+    return asks, decode_plainly(lambda: tiny_target(family, slots=1), asks)
+
+
+def check(
+    name: str,
+    asks: list[Ask],
+    plain: list[Answer],
+    *,
+    family: str = "llama",
+    slots: int = 3,
+    max_batched_tokens: int = 512,
+    kv_room: int | None = None,
+    **how: object,
+) -> Engine:
+    """Decode with the drafter of that name and compare; the engine, for a closer look."""
+    answers = {
+        (ask.name, index): choice.token_ids
+        for ask, answer in zip(asks, plain, strict=True)
+        for index, choice in enumerate(answer)
+    }
+    engine = Engine(
+        tiny_target(family, slots=slots),
+        CASES[name](answers),
+        num_speculative_tokens=BUDGET,
+        max_batched_tokens=max_batched_tokens,
+        kv_room=kv_room,
+    )
+    found = decode(engine, asks, after_step=engine.check_integrity, **how)  # type: ignore[arg-type]
+    for ask, answer, expected in zip(asks, found, plain, strict=True):
+        assert (different := difference(answer, expected)) is None, f"{ask.name}: {different}"
+    assert engine.target.cache.free_slots == slots
+    return engine
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("name", CASES)
+class TestEveryDrafter:
+    def test_alone(self, name: str, temperature: float) -> None:
+        asks, plain = reference(temperature)
+        for ask, expected in zip(asks, plain, strict=True):
+            check(name, [ask], [expected], slots=2)
+
+    def test_three_at_once(self, name: str, temperature: float) -> None:
+        asks, plain = reference(temperature)
+        check(name, asks[1:4], plain[1:4])
+
+    def test_a_ragged_crowd_with_prompts_read_in_chunks(self, name: str, temperature: float) -> None:
+        asks, plain = reference(temperature)
+        check(name, asks, plain, max_batched_tokens=7, arrivals=[0, 0, 2, 2, 5, 9])
+
+    def test_aborts_in_mid_flight(self, name: str, temperature: float) -> None:
+        asks, plain = reference(temperature)
+        aborts = {1: asks[3].name, 2: asks[0].name, 3: asks[4].name, 5: asks[5].name}
+        check(name, asks, plain, max_batched_tokens=24, aborts=aborts)
+
+    def test_preemption(self, name: str, temperature: float) -> None:
+        asks, plain = reference(temperature)
+        engine = check(name, [asks[2], asks[4], asks[0]], [plain[2], plain[4], plain[0]], slots=4, kv_room=46)
+        assert engine.scheduler.preemptions > 0
+
+
+def test_the_oracle_is_always_right_and_the_liar_never() -> None:
+    """Otherwise the tests above would prove little."""
+    asks, plain = reference(0.7)
+    emitted = sum(len(choice.token_ids) for answer in plain for choice in answer)
+    for name, most in (
+        ("Oracle", 1.0),
+        ("Thicket", 0.9),
+        ("Twins", 0.5),
+        ("Flaky", 0.9),
+        ("Liar", 0.0),
+        ("Empty", 0.0),
+    ):
+        accepted = steps = 0
+
+        def count(engine: Engine, name: str = name) -> tuple[int, int]:
+            return sum(engine.report.accepted), engine.report.batch
+
+        engine = Engine(tiny_target(), CASES[name](answers_of(asks, plain)), num_speculative_tokens=BUDGET)
+        for ask in asks:
+            engine.add(ask.prompt, ask.params, request_id=ask.name)
+        while not engine.idle:
+            engine.step()
+            more = count(engine)
+            accepted, steps = accepted + more[0], steps + more[1]
+        assert accepted + steps >= emitted
+        if name == "Oracle":
+            assert steps <= emitted / 3
+        if most == 0.0:
+            assert accepted == 0
+        else:
+            assert accepted > 0.2 * emitted
+
+
+def answers_of(asks: list[Ask], plain: list[Answer]) -> dict[tuple[str, int], list[int]]:
+    return {
+        (ask.name, index): choice.token_ids
+        for ask, answer in zip(asks, plain, strict=True)
+        for index, choice in enumerate(answer)
+    }
+
+
+def test_the_workload_has_every_kind_of_ending() -> None:
+    endings = {
+        (choice.finish_reason, choice.stop_reason is None)
+        for temperature in TEMPERATURES
+        for answer in reference(temperature)[1]
+        for choice in answer
+    }
+    assert endings >= {(FinishReason.STOP, True), (FinishReason.LENGTH, True)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "qwen3"])
+@pytest.mark.parametrize("name", CASES)
+def test_long_answers_of_other_models(name: str, family: str, temperature: float, seed: int) -> None:
+    asks, plain = reference(temperature, family, 60, seed)
+    check(name, asks, plain, family=family, max_batched_tokens=9, arrivals=[0, 1, 2, 3, 5, 8])
+    check(name, asks, plain, family=family, max_batched_tokens=16, kv_room=160, aborts={9: asks[1].name})
