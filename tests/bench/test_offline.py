@@ -24,31 +24,29 @@ from foredraft.target.target import Target
 from foredraft.tree import TokenTree
 from foredraft.types import SamplingParams, Sequence
 
-KEYS = set(
-    [
-        "method",
-        "workload",
-        "concurrency",
-        "temperature",
-        "output_throughput",
-        "plain_throughput",
-        "speedup",
-        "acceptance_length",
-        "acceptance_rate",
-        "identical",
-        "draft_s",
-        "verify_s",
-        "host_s",
-        "peak_memory_mb",
-        "draft_share",
-        "mean_ttft_ms",
-        "mean_tpot_ms",
-        "mean_itl_ms",
-        "spec_decode_acceptance_rate",
-        "spec_decode_acceptance_length",
-        "spec_decode_per_position_acceptance_rates",
-    ]
-)
+KEYS = {
+    "method",
+    "workload",
+    "concurrency",
+    "temperature",
+    "output_throughput",
+    "plain_throughput",
+    "speedup",
+    "acceptance_length",
+    "acceptance_rate",
+    "identical",
+    "draft_s",
+    "verify_s",
+    "host_s",
+    "peak_memory_mb",
+    "draft_share",
+    "mean_ttft_ms",
+    "mean_tpot_ms",
+    "mean_itl_ms",
+    "spec_decode_acceptance_rate",
+    "spec_decode_acceptance_length",
+    "spec_decode_per_position_acceptance_rates",
+}
 
 
 @dataclass

@@ -72,10 +72,9 @@ def test_turns_reuse_what_was_read(cli: Cli, tiny_checkpoint: Path, monkeypatch:
         return deltas
 
     monkeypatch.setattr(Engine, "step", counted)
-    cli("chat", tiny_checkpoint, *SHORT, stdin="a long message, to be read only once\nno\n")
-    assert sum(rows) < len("[user] a long message, to be read only once\n[assistant] ") + 8 + len(
-        "\n[user] no\n[assistant] "
-    )
+    message = "a long message, to be read only once"
+    cli("chat", tiny_checkpoint, *SHORT, stdin=f"{message}\nno\n")
+    assert sum(rows) < len(f"[user] {message}\n[assistant] ") + 8 + len("\n[user] no\n[assistant] ")
 
 
 def test_a_conversation_that_outgrows_the_model(cli: Cli, tiny_checkpoint: Path) -> None:

@@ -9,17 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from foredraft.page import page_directory
-
-pytest.importorskip("playwright", reason="the page's tests need the Python package pytest-playwright")
-
+from opening import INDEX, OpenPage
 from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-INDEX = (page_directory() / "index.html").as_uri()
-
-OpenPage = Callable[..., Page]
 
 
 @pytest.fixture(scope="session", autouse=True)

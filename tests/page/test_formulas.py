@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import OpenPage
+from opening import OpenPage
 
 from foredraft import economics
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import OpenPage
+from opening import OpenPage
 from playwright.sync_api import Page, expect
 
 Shown = Callable[[Page], tuple[str, str, str]]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from conftest import INDEX, OpenPage
+from opening import OpenPage
 from playwright.sync_api import Page, expect
 
 from foredraft.page import page_directory
@@ -261,7 +261,3 @@ def test_the_dock_keeps_the_numbers_at_hand(open_page: OpenPage) -> None:
     expect(page.locator("#dock")).to_contain_text("0.63× A loss")
     page.evaluate("scrollTo(0, 0)")
     expect(page.locator("#dock")).to_be_hidden()
-
-
-def test_index_is_a_file() -> None:
-    assert INDEX.startswith("file://")

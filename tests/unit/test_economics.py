@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foredraft import economics as e
@@ -20,6 +20,7 @@ from foredraft.errors import ConfigError
 VECTORS = Path(__file__).parents[1] / "vectors"
 LOADED = json.loads((VECTORS / "economics.json").read_text(encoding="utf-8"))["vectors"]
 
+unhurried = settings(deadline=None)  # a busy machine is no failure
 probabilities = st.fractions(0, 1, max_denominator=40)
 costs = st.fractions(0, 3, max_denominator=40)
 lengths = st.integers(0, 12)
@@ -126,12 +127,14 @@ def test_reference_point() -> None:
     assert e.best_length(0.75, 0.15) == 4
 
 
+@unhurried
 @given(probabilities, lengths)
 def test_closed_form(a: Fraction, g: int) -> None:
     closed = Fraction(g + 1) if a == 1 else (1 - a ** (g + 1)) / (1 - a)
     assert e.tokens_per_cycle(a, g) == closed == e.tokens_from_survival(e.survival_curve(a, g), g)
 
 
+@unhurried
 @given(lengths, costs)
 def test_limits(g: int, c: Fraction) -> None:
     assert e.tokens_per_cycle(Fraction(0), g) == 1
@@ -139,6 +142,7 @@ def test_limits(g: int, c: Fraction) -> None:
     assert e.speedup(Fraction(1, 2), 0, c) == 1
 
 
+@unhurried
 @given(probabilities, costs, lengths)
 def test_marginal_rule_and_best_length(a: Fraction, c: Fraction, g: int) -> None:
     gains = e.speedup(a, g + 1, c) > e.speedup(a, g, c)
@@ -147,6 +151,7 @@ def test_marginal_rule_and_best_length(a: Fraction, c: Fraction, g: int) -> None
     assert e.best_length(a, c, 12) == speedups.index(max(speedups))
 
 
+@unhurried
 @given(st.lists(probabilities, max_size=10), costs)
 def test_waterline_counts_the_best_length(conditional: list[Fraction], c: Fraction) -> None:
     survival = e.survival_from_conditional(conditional)
@@ -155,6 +160,7 @@ def test_waterline_counts_the_best_length(conditional: list[Fraction], c: Fracti
     assert above == speedups.index(max(speedups))
 
 
+@unhurried
 @given(st.integers(1, 12), costs)
 def test_break_even_acceptance_is_tight(g: int, c: Fraction) -> None:
     found = e.break_even_acceptance(g, c)
@@ -166,6 +172,7 @@ def test_break_even_acceptance_is_tight(g: int, c: Fraction) -> None:
         assert e.speedup(Fraction(math.nextafter(found, 0) - 1e-15), g, c) < 1
 
 
+@unhurried
 @given(probabilities, st.integers(1, 12))
 def test_break_even_cost_is_exact(a: Fraction, g: int) -> None:
     assert e.speedup(a, g, e.break_even_cost(a, g)) == 1
@@ -184,6 +191,7 @@ def flat(rows: int, cached: int, batch: int) -> float:
     return 10.0
 
 
+@unhurried
 @given(st.floats(0, 1), lengths, st.floats(0, 2), st.integers(1, 64), st.integers(0, 4096))
 def test_general_form_with_a_flat_pass_is_the_textbook(a: float, g: int, c: float, batch: int, context: int) -> None:
     draft_time = e.relative_draft_time(c, flat, context=context, batch=batch)
@@ -228,6 +236,7 @@ def test_measured_passes_take_medians_and_never_fall_beyond_the_last_point() -> 
     assert [time(rows, 0, 1) for rows in (1, 2, 3, 30)] == [6.0, 5.0, 4.0, 4.0]
 
 
+@unhurried
 @given(
     st.lists(st.lists(st.floats(0, 1), max_size=3).map(e.survival_from_conditional), min_size=1, max_size=3),
     st.lists(st.floats(0.1, 4), min_size=10, max_size=10),
@@ -243,6 +252,7 @@ def test_best_lengths_is_the_optimum(survivals: list[tuple[float, ...]], increme
     assert e.goodput(survivals, chosen, times[sum(chosen)]) == pytest.approx(max(rates), rel=1e-12)
 
 
+@unhurried
 @given(probabilities, st.integers(1, 8))
 def test_a_chain_is_a_tree(a: Fraction, g: int) -> None:
     chain = e.TreeShape(tuple(range(-1, g - 1)), (a,) * g)
@@ -251,6 +261,7 @@ def test_a_chain_is_a_tree(a: Fraction, g: int) -> None:
     assert e.best_tree([(a,)] * g, g) == chain
 
 
+@unhurried
 @given(probabilities, probabilities, st.integers(1, 6))
 def test_rank_probabilities_are_ordered_and_share_one(a: Fraction, second: Fraction, width: int) -> None:
     ranks = e.rank_probabilities(a, second, width)
@@ -259,6 +270,7 @@ def test_rank_probabilities_are_ordered_and_share_one(a: Fraction, second: Fract
     assert sum(ranks) <= 1
 
 
+@unhurried
 @given(probabilities, probabilities, st.integers(1, 20))
 def test_a_larger_best_tree_extends_the_smaller(a: Fraction, second: Fraction, nodes: int) -> None:
     levels = [e.rank_probabilities(a, second, 4)] * 5

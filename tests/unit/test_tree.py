@@ -44,6 +44,31 @@ def test_pruning_keeps_the_first_nodes_of_each_row(rows: list[Nodes], data: st.D
     pruned.validate(8)
 
 
+@given(forests(), st.data())
+def test_a_subtree_keeps_tokens_scores_and_paths(rows: list[Nodes], data: st.DataObject) -> None:
+    scores = [[data.draw(st.floats(0, 1, width=16)) for _ in tokens] for tokens, _ in rows]
+    kept: list[list[int]] = []
+    for tokens, parents in rows:
+        kept.append([])
+        for node in range(len(tokens)):
+            if (parents[node] < 0 or parents[node] in kept[-1]) and data.draw(st.booleans()):
+                kept[-1].append(node)
+    tree = TokenTree.from_nodes(rows, scores)
+    smaller = tree.subtree([list(reversed(nodes)) for nodes in kept])
+    smaller.validate(8)
+    assert smaller.scores is not None
+    for b, (row, new) in enumerate(zip(rows, rows_of_tree(smaller), strict=True)):
+        for index, node in enumerate(kept[b]):
+            assert [kept[b][step] for step in path_to(new, index)] == path_to(row, node)
+            assert new[0][index] == row[0][node]
+            assert smaller.scores[b, index] == scores[b][node]
+        assert len(new[0]) == len(kept[b])
+        assert smaller.scores[b, len(kept[b]) :].eq(0).all()
+    pruned = tree.prune([2] * len(rows)).scores
+    assert pruned is not None
+    assert all(pruned[b].tolist()[: len(own[:2])] == own[:2] for b, own in enumerate(scores))
+
+
 @given(st.lists(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=5), min_size=1, max_size=3))
 def test_from_paths_holds_every_prefix_of_every_path_exactly_once(rows: list[list[list[int]]]) -> None:
     tree = TokenTree.from_paths(rows)

@@ -64,7 +64,7 @@ def join_workloads(prompts: Sequence[EncodedPrompt]) -> list[EncodedPrompt]:
 
 
 def summarise(cells: Sequence[OfflineCell]) -> list[LoadPoint]:
-    """For each workload and load: "auto" against plain decoding and against the best fixed length, chosen afterwards."""
+    """For each workload and load: "auto" against plain decoding and the best fixed length, chosen afterwards."""
     groups: dict[tuple[str, int, float], list[OfflineCell]] = {}
     for cell in cells:
         groups.setdefault((cell.workload, cell.concurrency, cell.temperature), []).append(cell)

@@ -132,6 +132,8 @@ def take_turn(conversation: Conversation, message: str, *, show: bool, interacti
         say(f"{error} /reset starts over.")
     else:
         say(dim(figures(decoded, speculative=conversation.speculative)))
+    if interactive:
+        say()
 
 
 def obey(conversation: Conversation, command: str) -> None:
@@ -158,7 +160,7 @@ def read_messages(*, interactive: bool) -> Iterator[str]:
     if interactive:
         with suppress(ImportError):  # gives the input line its arrow keys and history
             import readline  # noqa: F401
-    with suppress(EOFError):
+    try:
         while True:
             message = read_line(interactive=interactive).strip()
             while message.startswith(BLOCK) and not (message.endswith(BLOCK) and len(message) >= 2 * len(BLOCK)):
@@ -167,8 +169,11 @@ def read_messages(*, interactive: bool) -> Iterator[str]:
                 message = message.removeprefix(BLOCK).removesuffix(BLOCK).strip()
             if message:
                 yield message
-    if interactive:
-        say()
+    except (EOFError, KeyboardInterrupt) as ended:
+        if interactive:
+            say()  # leaves the prompt's line
+        if isinstance(ended, KeyboardInterrupt):
+            raise
 
 
 def read_line(*, interactive: bool) -> str:

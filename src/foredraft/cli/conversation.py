@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from foredraft.cli.decode import Decoded, decode
 from foredraft.cli.starting import answer_params
+from foredraft.cli.terminal import acceptance
 from foredraft.engine.outputs import SpeculationStats
 from foredraft.errors import LoadError
 
@@ -67,5 +68,5 @@ class Conversation:
         if self._seconds:
             parts.append(f"{numbers.emitted / self._seconds:.1f} tokens/s")
         if self.speculative:
-            parts += [f"acceptance length {numbers.acceptance_length:.2f}", f"rate {numbers.acceptance_rate:.0%}"]
+            parts.append(acceptance(numbers))
         return " · ".join([*parts, f"context {self._context} of {self._llm.target.max_model_len} tokens"])

@@ -145,7 +145,7 @@ def print_table(comparisons: Mapping[str, Comparison]) -> None:
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
     numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return (" " * GAP).join([cells[0].ljust(widths[0]), *numbers])
+    return (" " * GAP).join([cells[0].ljust(widths[0]), *numbers]).rstrip()
 
 
 def method_name(llm: LLM, config: Mapping[str, object]) -> str:

@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from foredraft import __version__
+from foredraft.cli.sections import SectionedCommand
 from foredraft.errors import ForedraftError
 
 __all__ = ["main"]
@@ -54,21 +55,6 @@ class LazyGroup(TyperGroup):
         return name, load(name) if name in SUBCOMMANDS else placeholder, rest
 
 
-class SectionedCommand(TyperCommand):
-    """Prints its options under the headings given as `rich_help_panel`, in plain text."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                other = "Arguments" if param.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(param, "rich_help_panel", None) or other, []).append(record)
-        for heading, records in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
-
-
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -92,7 +78,7 @@ def load(name: str) -> Any:
     entry = SUBCOMMANDS[name]
     found = getattr(import_module(entry.module), entry.attribute)
     if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
+        return typer.main.get_group(found)
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
     single.command(name, cls=SectionedCommand)(found)
     return typer.main.get_command(single)

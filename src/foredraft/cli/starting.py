@@ -59,7 +59,12 @@ def download_bar(name: str) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("Fetching {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("Fetching {task.description}"),
+        BarColumn(complete_style="green", finished_style="green"),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 if TYPE_CHECKING:
     from foredraft.cli.compare import Comparison
     from foredraft.cli.decode import Decoded
+    from foredraft.engine.outputs import SpeculationStats
     from foredraft.engine.text import Piece
 
-__all__ = ["TextWriter", "bold", "describe_difference", "dim", "figures", "has_colour", "say", "transient"]
+__all__ = [
+    "TextWriter",
+    "acceptance",
+    "bold",
+    "describe_difference",
+    "dim",
+    "figures",
+    "has_colour",
+    "say",
+    "transient",
+]
 
 GREEN, BOLD, DIM, RESET, ERASE_LINE = "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m", "\r\x1b[2K"
 # a model may emit control characters, which must not reach a terminal: they could move the cursor or worse
@@ -114,9 +125,13 @@ def figures(decoded: Decoded, *, speculative: bool) -> str:
         f"{decoded.throughput:.1f} tokens/s",
     ]
     if speculative:
-        statistics = decoded.statistics
-        parts.append(f"acceptance length {statistics.acceptance_length:.2f}, rate {statistics.acceptance_rate:.0%}")
+        parts.append(acceptance(decoded.statistics))
     return " · ".join(parts)
+
+
+def acceptance(statistics: SpeculationStats) -> str:
+    """Tokens per pass of the target, and the share of drafts that were right."""
+    return f"acceptance length {statistics.acceptance_length:.2f}, rate {statistics.acceptance_rate:.0%}"
 
 
 def describe_difference(comparison: Comparison) -> str:

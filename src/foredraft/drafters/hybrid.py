@@ -1,22 +1,178 @@
+"""Several drafters under one budget: their trees are merged, and the nodes most likely to be accepted are kept.
+
+Drafters are asked in the order given, cheap ones first. One is skipped for a sequence when the tokens it would add to
+what is expected already are not worth its time; both are measured as it goes. That is how a long suffix match overrides
+a draft model. Drafters that say how sure they are (`ScoredTree`) are believed; for any other, the share of its nodes
+that came true at each depth stands in.
+"""
+
 from __future__ import annotations
+
+import time
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
-from foredraft.drafters.base import BaseDrafter, Features, Wants
-from foredraft.drafters.scored_tree import *
+from typing import TYPE_CHECKING
+
+from foredraft.drafters.base import BaseDrafter, Drafter, Features, Wants
+from foredraft.drafters.hit_rates import HitRates
+from foredraft.drafters.prediction import PredictionDrafter
+from foredraft.drafters.recycling import RecyclingDrafter
+from foredraft.drafters.scored_tree import Draft, Proposals, ScoredTree, merge, scored
+from foredraft.errors import ConfigError
+from foredraft.tree import TokenTree
+from foredraft.types import Sequence
+from foredraft.verify import Verdict
+
+if TYPE_CHECKING:
+    from foredraft.target.target import Target
+
+__all__ = ["HybridDrafter"]
+
+DEPTHS = 16
+FIRST_TRIES = 4
+"""Calls before a drafter's time and usefulness count as known."""
+PROBE = 32
+"""A drafter that isn't worth asking is asked this often all the same, to see whether that is still so."""
+CHEAP = 0.03
+"""A drafter that takes less than this share of a token's time is always asked."""
+WEIGHT = 0.1
+"""Of the latest observation in a running average."""
+
+
+def _default_drafters() -> tuple[Drafter, ...]:
+    return (PredictionDrafter(), RecyclingDrafter())
+
+
 @dataclass(eq=False)
 class HybridDrafter(BaseDrafter):
-    members: list = field(default_factory=list)
+    """num_speculative_tokens: most draft nodes per sequence and step, all drafters together.
+
+    drafters: the drafters to combine; by default suffix decoding, which uses a prediction if there is one, and recycling.
+    """
+
+    num_speculative_tokens: int = 24
+    drafters: tuple[Drafter, ...] = field(default_factory=_default_drafters)
+
+    def __post_init__(self) -> None:
+        if not self.drafters:
+            raise ConfigError("A hybrid without drafters drafts nothing; list some, or leave the key out.")
+        self._members = [_Member(drafter) for drafter in self.drafters]
+        self._seconds_per_token = 0.0
+        self._proposed = 0.0
+
     @property
-    def wants(self):
-        return Wants(candidates=max(m.wants.candidates for m in self.members))
-    def bind(self,t):
-        for m in self.members: m.bind(t)
-    def begin(self,s):
-        for m in self.members: m.begin(s)
-    def end(self,s):
-        for m in self.members: m.end(s)
-    def propose(self,batch,budget):
-        trees=[m.propose(batch,budget).drafts() for m in self.members]
-        return scored([merge(ds,b) for *ds,b in zip(*trees,budget)])
-    def commit(self,b,v,f):
-        for m in self.members: m.commit(b,v,f)
+    def wants(self) -> Wants:
+        wants = [drafter.wants for drafter in self.drafters]
+        layers = dict.fromkeys(layer for want in wants for layer in want.layers)
+        return Wants(tuple(layers), max(want.candidates for want in wants))
+
+    def bind(self, target: Target) -> None:
+        for drafter in self.drafters:
+            drafter.bind(target)
+
+    def begin(self, sequence: Sequence) -> None:
+        for drafter in self.drafters:
+            drafter.begin(sequence)
+
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> ScoredTree:
+        drafts: list[list[Draft]] = [[] for _ in batch]
+        expected = [0.0] * len(batch)
+        for member in self._members:
+            asked = [
+                nodes if member.is_worth_asking(tokens, self._seconds_per_token) else 0
+                for nodes, tokens in zip(budget, expected, strict=True)
+            ]
+            for row, draft in enumerate(member.propose(batch, asked)):
+                drafts[row].append(draft)
+                expected[row] = max(expected[row], sum(draft.scores))
+        tree = scored([merge(row, nodes) for row, nodes in zip(drafts, budget, strict=True)])
+        self._proposed = time.perf_counter()
+        return tree
+
+    def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
+        if batch:
+            seconds = (time.perf_counter() - self._proposed) / int(verdict.lengths.sum())
+            self._seconds_per_token = _average(self._seconds_per_token, seconds) if self._seconds_per_token else seconds
+        for member in self._members:
+            member.judge(batch)
+            member.drafter.commit(batch, verdict, _part(features, self.wants, member.drafter.wants))
+
+    def end(self, sequence: Sequence) -> None:
+        for member in self._members:
+            member.proposals.drop(sequence)
+            member.drafter.end(sequence)
+
+
+class _Member:
+    """A drafter, what it costs, and what it is good for."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.proposals = Proposals(HitRates([0.5] * DEPTHS))
+        self.seconds = float("inf")
+        self.usual = 0.0
+        self._tries = 0
+        self._passed_over = 0
+
+    def is_worth_asking(self, expected: float, seconds_per_token: float) -> bool:
+        """Whether its usual draft, compared with `expected` accepted tokens without it, saves more time than it takes."""
+        if self._tries < FIRST_TRIES or self.seconds < CHEAP * seconds_per_token:
+            return True
+        if (self.usual - expected) * seconds_per_token > self.seconds:
+            return True
+        self._passed_over += 1
+        return self._passed_over % PROBE == 0
+
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> list[Draft]:
+        began = time.perf_counter()
+        tree = self.drafter.propose(batch, budget).prune(budget)
+        asked = sum(nodes > 0 for nodes in budget)
+        if asked:
+            seconds = (time.perf_counter() - began) / asked
+            known = self._tries >= FIRST_TRIES  # the first calls may have read a prompt
+            self.seconds = _average(self.seconds, seconds) if known else min(self.seconds, seconds)
+            self._tries += 1
+        rows = tree.drafts() if isinstance(tree, ScoredTree) else self._assess(tree)
+        return [
+            self.proposals.note(sequence, draft, _depths(draft)) if nodes else draft
+            for sequence, draft, nodes in zip(batch, rows, budget, strict=True)
+        ]
+
+    def judge(self, batch: Collection[Sequence]) -> None:
+        """Learn from the tokens that came."""
+        for sequence in batch:
+            came_true = self.proposals.judge(sequence)
+            if came_true is not None:
+                self.usual = _average(self.usual, came_true)
+
+    def _assess(self, tree: TokenTree) -> list[Draft]:
+        """Scores for a tree without: the share of nodes that came true, given their parents did, at each depth."""
+        rates = self.proposals.rates.tolist()
+        drafts = []
+        for size, tokens, parents in zip(tree.sizes.tolist(), tree.tokens.tolist(), tree.parents.tolist(), strict=True):
+            draft = Draft(tokens[:size], parents[:size], [])
+            for parent, depth in zip(draft.parents, _depths(draft), strict=True):
+                draft.scores.append((draft.scores[parent] if parent >= 0 else 1.0) * rates[depth])
+            drafts.append(draft)
+        return drafts
+
+
+def _depths(draft: Draft) -> list[int]:
+    """Depth of each node, 0 for the root's children, as an index into a member's rates."""
+    depths: list[int] = []
+    for parent in draft.parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return [min(depth, DEPTHS - 1) for depth in depths]
+
+
+def _average(old: float, new: float) -> float:
+    return old + WEIGHT * (new - old)
+
+
+def _part(features: Features, given: Wants, wanted: Wants) -> Features:
+    """The features that one member asked for, in its own order."""
+    candidates = features.candidates[..., : wanted.candidates] if features.candidates is not None else None
+    hidden = None
+    if features.hidden is not None and wanted.layers:
+        hidden = features.hidden[:, [given.layers.index(layer) for layer in wanted.layers]]
+    return features._replace(candidates=candidates if wanted.candidates else None, hidden=hidden)

@@ -1,41 +1,45 @@
 """Prompt lookup: if the last few tokens occurred before, what followed them then is likely to follow again.
 
-The most recent occurrences of the last `prompt_lookup_min` tokens are found through a hash chain, as LZ compressors do it: inserting a
-token is O(1) and a draft costs the same at any context length. Of the occurrences, the longest match wins, and the most recent of
-equals. How far its continuation is trusted depends on how often matches of that length have held: long drafts only when the match is
-long. Other continuations become branches when the budget allows.
+The latest occurrences of the last `prompt_lookup_min` tokens are found through a chain of positions, as LZ compressors
+do it: taking in a token is O(1), and a draft costs the same at any context length. The longest match wins, the most
+recent of equals. How much of its continuation is drafted depends on how often matches of that length have held, so
+long drafts come from long matches only. Other recent continuations become branches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from foredraft.drafters.base import BaseDrafter, Features
 from foredraft.drafters.hit_rates import HitRates
-from foredraft.drafters.scored_tree import Draft, ScoredTree, outcomes, ranked, scored
+from foredraft.drafters.scored_tree import Draft, Proposals, ScoredTree, best_first, scored
 from foredraft.errors import ConfigError
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
 
 __all__ = ["NgramDrafter"]
 
-OCCURRENCES = 12
-"""Occurrences looked at per draft."""
+OCCURRENCES = 16
+"""Earlier occurrences looked at for a draft."""
 LONGEST = 16
-"""Matches longer than this are all alike."""
+"""Longer matches are all alike."""
 
 
 @dataclass(eq=False)
 class NgramDrafter(BaseDrafter):
-    """num_speculative_tokens: most draft nodes per step. prompt_lookup_max, prompt_lookup_min: longest and shortest n-gram looked up.
-    prompt_lookup_branches: distinct continuations followed, 1 for a chain. prompt_lookup_min_token_prob: nodes less likely than this
-    are not drafted.
+    """Raises ConfigError for limits that make no sense.
+
+    num_speculative_tokens        most draft nodes per sequence and step
+    prompt_lookup_max             longest n-gram that is preferred to a more recent, shorter one
+    prompt_lookup_min             shortest n-gram that is looked up
+    prompt_lookup_branches        distinct continuations followed; 1 drafts a chain
+    prompt_lookup_min_token_prob  nodes with a lower score are not drafted
     """
 
     num_speculative_tokens: int = 16
-    prompt_lookup_max: int = 5
-    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 16
+    prompt_lookup_min: int = 1
     prompt_lookup_branches: int = 3
     prompt_lookup_min_token_prob: float = 0.08
 
@@ -43,95 +47,100 @@ class NgramDrafter(BaseDrafter):
         if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max:
             raise ConfigError(
                 f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max {self.prompt_lookup_max}; "
-                "give 1 <= min <= max."
+                "give 1 <= prompt_lookup_min <= prompt_lookup_max."
             )
-        # A match of m tokens is right about the next one roughly as often as not when m is small, and nearly always when it is large.
-        self._rates = HitRates([1 - 0.9 / (1 + 0.6 * length) for length in range(LONGEST + 1)]+[(0.3-0.15/(1+length)) for length in range(LONGEST+1)])
+        if self.prompt_lookup_branches < 1:
+            raise ConfigError(f"prompt_lookup_branches is {self.prompt_lookup_branches}; give at least 1.")
+        if not 0 < self.prompt_lookup_min_token_prob <= 1:
+            raise ConfigError(
+                f"prompt_lookup_min_token_prob is {self.prompt_lookup_min_token_prob}; give a number above 0, up to 1."
+            )
+        # Kinds of guesses: the length of the match, for the first continuation and for branches off it.
+        trunk = [1 - 0.85 / (1 + 0.35 * length) for length in range(LONGEST + 1)]
+        branch = [0.1 + 0.012 * length for length in range(LONGEST + 1)]
+        self._proposals = Proposals(HitRates(trunk + branch))
         self._histories: dict[int, _History] = {}
 
     def begin(self, sequence: Sequence) -> None:
         self._histories[sequence.id] = _History(self.prompt_lookup_min)
-
-    def end(self, sequence: Sequence) -> None:
-        del self._histories[sequence.id]
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> ScoredTree:
         return scored([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         for sequence in batch:
-            length, tokens, parents, kinds = self._histories[sequence.id].drafted
-            for node, right in outcomes(tokens, parents, sequence.tokens[length:]):
-                self._rates.record(kinds[node], right)
+            self._proposals.judge(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        self._proposals.drop(sequence)
+        del self._histories[sequence.id]
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
-        history = self._histories[sequence.id]
-        text = sequence.tokens
+        history, text = self._histories[sequence.id], sequence.tokens
         history.extend(text)
+        matches = history.matches(text) if budget else []
+        matches.sort(key=lambda match: min(match[0], self.prompt_lookup_max), reverse=True)
+        draft, kinds = self._tree(text, matches, budget)
+        best, order = best_first(draft, budget)
+        return self._proposals.note(sequence, best, [kinds[node] for node in order])
+
+    def _tree(self, text: list[int], matches: list[tuple[int, int]], budget: int) -> tuple[Draft, list[int]]:
+        """The first `prompt_lookup_branches` distinct continuations, merged, and the kind of every node."""
+        rates = self._proposals.rates.tolist()
         tokens: list[int] = []
         parents: list[int] = []
         scores: list[float] = []
         kinds: list[int] = []
         children: dict[tuple[int, int], int] = {}
-        rates = self._rates.rates.tolist()
-        matches = history.matches(text)
-        matches.sort(key=lambda match: min(match[0], self.prompt_lookup_max), reverse=True)
-        paths=0
-        for length, end in matches if budget else ():
-            node, reach, fresh = -1, 1.0, False
-            period = len(text) - end
+        followed = 0
+        for length, end in matches:
+            node, reach, kind = -1, 1.0, 0 if not followed else LONGEST + 1
+            before = len(tokens)
             for depth in range(budget):
-                token = text[end + depth % period]  # past the end of the text, a repetition goes on repeating
+                token = text[end + depth % (len(text) - end)]  # past the end of the text, a repetition goes on
                 child = children.get((node, token))
                 if child is None:
-                    if paths and not fresh:
-                        kind = LONGEST + 1 + min(length + depth, LONGEST)
-                    else:
-                        kind = min(length + depth, LONGEST)
-                    reach *= rates[kind]
+                    kinds.append(kind + min(length + depth, LONGEST))
+                    kind = 0  # below its first node, a branch is like any other continuation
+                    reach *= rates[kinds[-1]]
                     if reach < self.prompt_lookup_min_token_prob:
+                        kinds.pop()
                         break
                     child = children[node, token] = len(tokens)
                     tokens.append(token)
                     parents.append(node)
                     scores.append(reach)
-                    kinds.append(kind)
-                    fresh = True
                 node, reach = child, scores[child]
-            paths+=fresh
-            if paths==self.prompt_lookup_branches: break
-        order = sorted(range(len(tokens)), key=scores.__getitem__, reverse=True)[:budget]
-        place={n:i for i,n in enumerate(order)}; place[-1]=-1
-        draft=Draft([tokens[n] for n in order],[place[parents[n]] for n in order],[scores[n] for n in order])
-        history.drafted = (len(text), draft.tokens, draft.parents, [kinds[n] for n in order])
-        return draft
+            followed += len(tokens) > before
+            if followed == self.prompt_lookup_branches:
+                break
+        return Draft(tokens, parents, scores), kinds
 
 
 class _History:
-    """Where each `width`-gram of one sequence ended last, and before that."""
+    """Where each `width`-gram of a text ended last (`_latest`), and for every end where the one before it did."""
 
     def __init__(self, width: int) -> None:
-        self.width = width
-        self.latest: dict[tuple[int, ...], int] = {}
-        self.previous: list[int] = [0] * width
-        self.drafted=(0,[],[],[])
+        self._width = width
+        self._latest: dict[tuple[int, ...], int] = {}
+        self._previous: list[int] = [0] * width
 
     def extend(self, text: list[int]) -> None:
         """Take in the tokens that are new in `text`."""
-        for end in range(len(self.previous), len(text) + 1):
-            gram = tuple(text[end - self.width : end])
-            self.previous.append(self.latest.get(gram, 0))
-            self.latest[gram] = end
+        for end in range(len(self._previous), len(text) + 1):
+            gram = tuple(text[end - self._width : end])
+            self._previous.append(self._latest.get(gram, 0))
+            self._latest[gram] = end
 
     def matches(self, text: list[int]) -> list[tuple[int, int]]:
         """(length, end) of the latest earlier occurrences of the text's tail, latest first."""
         found = []
         size = len(text)
-        end = self.previous[size]
+        end = self._previous[size] if size >= self._width else 0
         while end and len(found) < OCCURRENCES:
-            length = self.width
+            length = self._width
             while length < LONGEST and length < end and text[end - 1 - length] == text[size - 1 - length]:
                 length += 1
             found.append((length, end))
-            end = self.previous[end]
+            end = self._previous[end]
         return found

@@ -1,24 +1,26 @@
-"""Token Recycling: what the target considered likely after a token the last time is a good guess the next time.
+"""Token Recycling: what the target found likely after a token the last time is a good guess the next time.
 
-Luo et al. 2024 (arXiv 2408.08696) keep, for every token of the vocabulary, the candidates that the target ranked highest when it
-last saw that token, in accepted and rejected drafts alike; a tree is read off this table without any model. Here the table has a small
-companion, keyed by pairs of tokens, which is asked first. The paper's tree is static; this one is grown best-first from the measured
-acceptance of each rank, so that its shape follows the text.
+Luo et al. 2024 (arXiv 2408.08696) keep, for every token of the vocabulary, the candidates that the target ranked
+highest when it last saw that token, in accepted and rejected drafts alike, and read a tree off this table without any
+model. Here a second, smaller table is keyed by pairs of tokens and asked first, which is right far more often. The
+paper's tree has one static shape; this one is grown best-first from the acceptance that each rank has had so far. The
+tables are shared by all requests: they warm up over the first few hundred tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from foredraft.drafters.base import BaseDrafter, Features, Wants
 from foredraft.drafters.hit_rates import HitRates
-from foredraft.drafters.scored_tree import Draft, ScoredTree, outcomes, scored
+from foredraft.drafters.scored_tree import Draft, Proposals, ScoredTree, scored
 from foredraft.errors import ConfigError
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
@@ -28,106 +30,129 @@ if TYPE_CHECKING:
 
 __all__ = ["RecyclingDrafter"]
 
-PAIRS = 8192
+EMPTY = -1
 
 
 @dataclass(eq=False)
 class RecyclingDrafter(BaseDrafter):
-    num_speculative_tokens: int = 16
+    """Raises ConfigError for values that make no sense.
+
+    num_speculative_tokens    most draft nodes per sequence and step
+    recycling_candidates      k, the candidates kept per token; the table takes 4 k bytes per token of the vocabulary
+    recycling_pair_bits       the pair table has 2^this entries of 4 k + 8 bytes
+    recycling_min_token_prob  nodes with a lower score are not drafted
+    """
+
+    num_speculative_tokens: int = 24
     recycling_candidates: int = 8
-    recycling_min_token_prob: float = 0.03
-    pairs: bool = True
-    log: list | None = None
+    recycling_pair_bits: int = 13
+    recycling_min_token_prob: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.recycling_candidates <= 64:
+            raise ConfigError(f"recycling_candidates is {self.recycling_candidates}; give a number from 1 to 64.")
+        if not 0 <= self.recycling_pair_bits <= 24:
+            raise ConfigError(f"recycling_pair_bits is {self.recycling_pair_bits}; give a number from 0 to 24.")
+        if not 0 < self.recycling_min_token_prob <= 1:
+            raise ConfigError(
+                f"recycling_min_token_prob is {self.recycling_min_token_prob}; give a number above 0, up to 1."
+            )
+        # Kinds of guesses: rank r in the table of tokens, then rank r in the table of pairs.
+        ranks = range(self.recycling_candidates)
+        prior = [0.3 * 0.35**rank for rank in ranks] + [0.6 * 0.2**rank for rank in ranks]
+        self._proposals = Proposals(HitRates(prior))
 
     @property
     def wants(self) -> Wants:
         return Wants(candidates=self.recycling_candidates)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of both tables."""
+        return sum(table.nbytes for table in (self._by_token, self._by_pair, self._pairs))
+
     def bind(self, target: Target) -> None:
-        self._table = np.full((target.vocab_size, self.recycling_candidates), -1, dtype=np.int32)
-        self._pairs = np.full((PAIRS, self.recycling_candidates), -1, dtype=np.int32)
-        self._keys = np.full(PAIRS, -1, dtype=np.int64)
-        k=self.recycling_candidates
-        self._rates = HitRates([0.3 * 0.5**rank for rank in range(k)] + [0.5 * 0.5**rank for rank in range(k)])
-        self._drafts: dict[int, tuple] = {}
+        self._vocab_size = target.vocab_size
+        self._by_token = np.full((target.vocab_size, self.recycling_candidates), EMPTY, dtype=np.int32)
+        self._by_pair = np.full((1 << self.recycling_pair_bits, self.recycling_candidates), EMPTY, dtype=np.int32)
+        self._pairs = np.full(1 << self.recycling_pair_bits, EMPTY, dtype=np.int64)
 
     def begin(self, sequence: Sequence) -> None:
+        """Tokens that were never seen start with what follows them in the prompt."""
         tokens = np.array(sequence.tokens, dtype=np.int64)
-        fresh = self._table[tokens[:-1], 0] < 0
-        self._table[tokens[:-1][fresh], 0] = tokens[1:][fresh]
+        first, second = tokens[:-1], tokens[1:]
+        unseen = self._by_token[first, 0] == EMPTY
+        self._by_token[first[unseen], 0] = second[unseen]
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> ScoredTree:
         return scored([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
-        for row, sequence in enumerate(batch):
-            if sequence.id in self._drafts:
-                length, tokens, parents, kinds = self._drafts.pop(sequence.id)
-                for node, right in outcomes(tokens, parents, sequence.tokens[length:]):
-                    self._rates.record(kinds[node], right)
-                    if self.log is not None: self.log.append((kinds[node], right))
-        if not batch: return
-        tree = features.tree
-        candidates = features.candidates.numpy()
-        starts=[len(s.tokens) for s in batch]
-        for row, (sequence, length, tokens, parents) in enumerate(zip(batch, verdict.lengths.tolist(), tree.tokens.tolist(), tree.parents.tolist(), strict=True)):
-            # root
-            committed = verdict.tokens[row,:length].tolist()
-            at = self._roots[sequence.id]
-            prev, root = at
-            toks = [t for t in tokens if t>=0]
-            seen=[root]+toks
-            before=[prev]+[ (toks[p] if p>=0 else root) for p in parents[:len(toks)]]
-            seen=np.array(seen); before=np.array(before)
-            new=candidates[row,:len(seen)]
-            ok=new[:,0]>=0
-            seen=seen[ok];before=before[ok];new=new[ok]
-            self._table[seen]=new
-            if self.pairs:
-                key=before*1_000_003+seen
-                slot=key*2654435761>>7&PAIRS-1
-                self._pairs[slot]=new
-                self._keys[slot]=key
+        befores: list[int] = []
+        tokens: list[int] = []
+        candidates = []
+        rows = zip(batch, verdict.lengths.tolist(), features.tree.tokens.tolist(), features.tree.parents.tolist())
+        for row, (sequence, emitted, nodes, parents) in enumerate(rows):
+            self._proposals.judge(sequence)
+            if sequence.finish_reason is None and features.candidates is not None:
+                root = len(sequence.tokens) - emitted - 1
+                seen = [sequence.tokens[root], *(token for token in nodes if token >= 0)]
+                befores.append(sequence.tokens[max(root - 1, 0)])
+                befores += [seen[parent + 1] for parent in parents[: len(seen) - 1]]
+                tokens += seen
+                candidates.append(features.candidates[row, : len(seen)])
+        if candidates:
+            self._learn(np.array(befores), np.array(tokens), torch.cat(candidates).cpu().numpy())
 
     def end(self, sequence: Sequence) -> None:
-        self._drafts.pop(sequence.id, None)
+        self._proposals.drop(sequence)
 
-    def _row(self, before, token):
-        if self.pairs:
-            key=before*1_000_003+token
-            slot=key*2654435761>>7&PAIRS-1
-            if self._keys[slot]==key: return self._pairs[slot].tolist(), self.recycling_candidates
-        return self._table[token].tolist(), 0
+    def _learn(self, befores: NDArray[np.int64], tokens: NDArray[np.int64], candidates: NDArray[np.int64]) -> None:
+        pairs = befores * self._vocab_size + tokens
+        slots = self._slots(pairs)
+        self._by_token[tokens] = candidates
+        self._by_pair[slots] = candidates
+        self._pairs[slots] = pairs
+
+    def _slots(self, pairs: NDArray[np.int64]) -> NDArray[np.uint64]:
+        hashed = pairs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        return (hashed >> np.uint64(40)) & np.uint64(len(self._pairs) - 1)
+
+    def _candidates(self, before: int, token: int) -> tuple[list[int], int]:
+        """The guesses after `token`, and the kind of the first of them."""
+        pair = before * self._vocab_size + token
+        slot = (pair * 0x9E3779B97F4A7C15 >> 40) & (len(self._pairs) - 1)
+        if self._pairs[slot] == pair:
+            return self._by_pair[slot].tolist(), self.recycling_candidates
+        return self._by_token[token].tolist(), 0
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
-        k=self.recycling_candidates
-        self._roots=getattr(self,"_roots",{})
-        prev,root=sequence.tokens[-2],sequence.tokens[-1]
-        self._roots[sequence.id]=(prev,root)
-        rates=self._rates.rates.tolist()
-        order={0:sorted(range(k),key=lambda r:-rates[r]), k:sorted(range(k),key=lambda r:-rates[k+r])}
-        tokens=[];parents=[];scores=[];kinds=[]
-        heap=[]
-        arrival=0
-        def offer(parent,row,base,place,above):
-            nonlocal arrival
-            if place<k:
-                rank=order[base][place]
-                s=above*rates[base+rank]
-                if s>=self.recycling_min_token_prob:
-                    arrival+=1
-                    heappush(heap,(-s,arrival,parent,row,base,place,above))
-        row,base=self._row(prev,root)
-        if budget: offer(-1,row,base,0,1.0)
-        while heap and len(tokens)<budget:
-            s,_,parent,row,base,place,above=heappop(heap)
-            rank=order[base][place]
-            token=row[rank]
-            offer(parent,row,base,place+1,above)
-            if token<0: continue
-            node=len(tokens)
-            tokens.append(token);parents.append(parent);scores.append(-s);kinds.append(base+rank)
-            r,b=self._row(tokens[parent] if parent>=0 else root,token)
-            offer(node,r,b,0,-s)
-        self._drafts[sequence.id]=(len(sequence.tokens),tokens,parents,kinds)
-        return Draft(tokens,parents,scores)
+        """Best-first: the likeliest node not in the tree yet is either the next rank beside one or the first below it."""
+        rates = self._proposals.rates.tolist()
+        k = self.recycling_candidates
+        ranking = {base: sorted(range(k), key=lambda rank: rates[base + rank], reverse=True) for base in (0, k)}  # noqa: B023
+        draft, kinds = Draft([], [], []), []
+        waiting: list[tuple[float, int, int, float, list[int], int, int]] = []
+
+        def offer(parent: int, reach: float, guesses: list[int], base: int, place: int) -> None:
+            if place < k:
+                score = reach * rates[base + ranking[base][place]]
+                if score >= self.recycling_min_token_prob:
+                    heappush(waiting, (-score, len(draft.tokens) * k + place, parent, reach, guesses, base, place))
+
+        if budget:
+            root = sequence.tokens[-1]
+            offer(-1, 1.0, *self._candidates(sequence.tokens[max(len(sequence.tokens) - 2, 0)], root), 0)
+        while waiting and len(draft.tokens) < budget:
+            negative, _, parent, reach, guesses, base, place = heappop(waiting)
+            offer(parent, reach, guesses, base, place + 1)
+            token = guesses[ranking[base][place]]
+            if token == EMPTY:
+                continue
+            node = len(draft.tokens)
+            draft.tokens.append(token)
+            draft.parents.append(parent)
+            draft.scores.append(-negative)
+            kinds.append(base + ranking[base][place])
+            offer(node, -negative, *self._candidates(draft.tokens[parent] if parent >= 0 else root, token), 0)
+        return self._proposals.note(sequence, draft, kinds)

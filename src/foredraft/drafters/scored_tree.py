@@ -9,14 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from foredraft.drafters.hit_rates import HitRates
 from foredraft.tree import PAD, TokenTree
 
-__all__ = ["Draft", "ScoredTree", "merge", "outcomes", "scored"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from foredraft import types
+
+__all__ = ["Draft", "Proposals", "ScoredTree", "best_first", "merge", "outcomes", "scored"]
 
 
 class Draft(NamedTuple):
@@ -49,18 +56,12 @@ def scored(drafts: Sequence[Draft]) -> ScoredTree:
     """One row per draft."""
     width = max((len(draft.tokens) for draft in drafts), default=0)
     pad = [width - len(draft.tokens) for draft in drafts]
+    padded = list(zip(drafts, pad, strict=True))
     shape = (len(drafts), width)
-    return ScoredTree(
-        torch.tensor(
-            [draft.tokens + [PAD] * count for draft, count in zip(drafts, pad, strict=True)], dtype=torch.int64
-        ).view(shape),
-        torch.tensor(
-            [draft.parents + [PAD] * count for draft, count in zip(drafts, pad, strict=True)], dtype=torch.int64
-        ).view(shape),
-        torch.tensor(
-            [draft.scores + [0.0] * count for draft, count in zip(drafts, pad, strict=True)], dtype=torch.float32
-        ).view(shape),
-    )
+    tokens = torch.tensor([draft.tokens + [PAD] * count for draft, count in padded], dtype=torch.int64)
+    parents = torch.tensor([draft.parents + [PAD] * count for draft, count in padded], dtype=torch.int64)
+    scores = torch.tensor([draft.scores + [0.0] * count for draft, count in padded], dtype=torch.float32)
+    return ScoredTree(tokens.view(shape), parents.view(shape), scores.view(shape))
 
 
 def merge(drafts: Sequence[Draft], budget: int) -> Draft:
@@ -82,23 +83,25 @@ def merge(drafts: Sequence[Draft], budget: int) -> Draft:
             elif score > scores[node]:
                 scores[node] = score
             place.append(node)
-    return _best(tokens, parents, scores, budget)
+    return best_first(Draft(tokens, parents, scores), budget)[0]
 
 
-def _best(tokens: list[int], parents: list[int], scores: list[float], budget: int) -> Draft:
-    """Sort by score, parents before equal children, and cut."""
+def best_first(draft: Draft, budget: int) -> tuple[Draft, list[int]]:
+    """The best `budget` nodes sorted by score, parents before equal children, and where each of them was."""
+    tokens, parents, scores = draft
     order = sorted(range(len(tokens)), key=scores.__getitem__, reverse=True)[:budget]
     place = {node: index for index, node in enumerate(order)}
     place[PAD] = PAD
-    return Draft(
+    best = Draft(
         [tokens[node] for node in order], [place[parents[node]] for node in order], [scores[node] for node in order]
     )
+    return best, order
 
 
 def outcomes(tokens: Sequence[int], parents: Sequence[int], truth: Sequence[int]) -> Iterator[tuple[int, bool]]:
     """Which proposed nodes were put to the test by the tokens that came, and whether they were right.
 
-    A node is tested if everything above it came true and the text went on after that; whether it was in the verified tree doesn't matter.
+    A node is tested if everything above it came true and the text went on; whether it was among the verified ones doesn't matter.
     """
     depths = {PAD: 0}
     for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -108,4 +111,36 @@ def outcomes(tokens: Sequence[int], parents: Sequence[int], truth: Sequence[int]
             if right:
                 depths[node] = depth + 1
             yield node, right
-def ranked(x): return x
+
+
+class Proposals:
+    """What a drafter proposed last for each sequence, and how often guesses of each kind have come true."""
+
+    def __init__(self, rates: HitRates) -> None:
+        self._rates = rates
+        self._open: dict[int, tuple[int, Draft, list[int]]] = {}
+
+    @property
+    def rates(self) -> NDArray[np.float64]:
+        """Hit rate by kind of guess."""
+        return self._rates.rates
+
+    def note(self, sequence: types.Sequence, draft: Draft, kinds: list[int]) -> Draft:
+        """Remember a draft, whose nodes are of the given kinds, until it is judged."""
+        self._open[sequence.id] = (len(sequence.tokens), draft, kinds)
+        return draft
+
+    def judge(self, sequence: types.Sequence) -> int | None:
+        """Compare the last draft with the tokens that came since: how many of its nodes were right. None if there was none."""
+        if sequence.id not in self._open:
+            return None
+        length, draft, kinds = self._open.pop(sequence.id)
+        came_true = 0
+        for node, right in outcomes(draft.tokens, draft.parents, sequence.tokens[length:]):
+            self._rates.record(kinds[node], right)
+            came_true += right
+        return came_true
+
+    def drop(self, sequence: types.Sequence) -> None:
+        """Forget the last draft, if any."""
+        self._open.pop(sequence.id, None)

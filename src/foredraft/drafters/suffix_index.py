@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.drafters.suffix_kernels import ORDERS, TRUST, extend, grow, recall
+from foredraft.drafters.suffix_kernels import ORDERS, extend, grow, recall
 
 __all__ = ["Chains", "Evidence", "SuffixIndex"]
 
@@ -31,14 +31,19 @@ class Evidence:
     def clear(self) -> None:
         self.count = 0
 
-    def trust(self, continuation: NDArray[np.int64], confirmed: int) -> None:
-        """Add a continuation from outside, of which the last `confirmed` tokens have come true."""
+    def add(self, continuation: NDArray[np.int64], length: int) -> None:
+        """Add a continuation from outside that is as good as one after a match of `length` tokens (>= 1)."""
         if self.count < len(self.lengths) and len(continuation):
             row = self.continuations[self.count]
             row[: len(continuation)] = continuation[: len(row)]
             row[len(continuation) :] = -1
-            self.lengths[self.count] = TRUST + min(confirmed, TRUST)
+            self.lengths[self.count] = length
             self.count += 1
+
+    @property
+    def longest(self) -> int:
+        """Tokens behind the best continuation: the length of the longest match."""
+        return int(self.lengths[: self.count].max(initial=0))
 
     def grow(
         self, rates: NDArray[np.float64], least: float, branches: int, budget: int
@@ -71,7 +76,9 @@ class Chains:
         self.tokens[: len(entries) - before_wrap] = entries[before_wrap:]
         extend(self.tokens, self.previous, self.heads, start, start + len(entries))
 
-    def recall(self, pattern: NDArray[np.int64], span: tuple[int, int], salt: int, evidence: Evidence, limit: int) -> None:
+    def recall(
+        self, pattern: NDArray[np.int64], span: tuple[int, int], salt: int, evidence: Evidence, limit: int
+    ) -> None:
         """Add up to `limit` continuations of the longest suffixes of `pattern`, found in the positions of `span`, latest first."""
         oldest, stop = span
         first = evidence.count
@@ -83,7 +90,7 @@ class Chains:
 
 
 class SuffixIndex:
-    """One growing text, indexed; at most 4 times Chains.BYTES (192 bytes) a token, half of that or less when it is long."""
+    """One growing text, indexed; at most twice Chains.BYTES (96 bytes) a token."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.length = 0
@@ -95,7 +102,7 @@ class SuffixIndex:
         stop = self.length + len(tokens)
         if stop >= self._chains.capacity:
             held = self._chains.tokens[: self.length]
-            self._chains = Chains(2 << stop.bit_length())
+            self._chains = Chains(1 << stop.bit_length())
             self._chains.write(0, held)
         self._chains.write(self.length, np.array(tokens, dtype=np.int64))
         self.length = stop

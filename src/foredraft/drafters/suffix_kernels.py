@@ -16,19 +16,19 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit
 
-__all__ = ["KINDS", "LENGTHS", "ORDERS", "SHARES", "TRUST", "extend", "grow", "recall"]
+__all__ = ["KINDS", "LENGTHS", "ORDERS", "SHARES", "extend", "grow", "recall"]
 
 ORDERS = (1, 2, 4, 8, 16)
 MAX_STEPS = 64
 """Chain links followed per order and draft."""
 MAX_CHILDREN = 4
-TRUST = 64
-"""Continuations from better sources than a match are entered with this much added to their length, and calibrated apart."""
+LONGEST = 32
+"""Longer matches are all alike."""
 
 # Guesses are calibrated by the length of the match behind them and by their share of the votes.
 LENGTHS = 8
 SHARES = 5
-KINDS = (2 * LENGTHS + 1) * SHARES
+KINDS = LENGTHS * SHARES
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
@@ -137,7 +137,7 @@ def _grow(continuations, lengths, count, rates, least, branches, tokens, parents
             if token < 0:
                 continue
             length = lengths[member] + depth
-            weight = min(length if length < TRUST else length - TRUST + 1, TRUST // 2) ** 4.0
+            weight = min(length, LONGEST) ** 4.0
             total += weight
             place = 0
             while place < distinct and choices[place] != token:
@@ -183,19 +183,15 @@ def _grow(continuations, lengths, count, rates, least, branches, tokens, parents
 
 
 def _kind_of(length, share, votes):  # type: ignore[no-untyped-def]
-    """Index into the rates: LENGTHS buckets for matches, one for trusted continuations not confirmed yet, LENGTHS for confirmed ones."""
-    base = 0
-    if length >= TRUST:
-        length -= TRUST
-        base = LENGTHS + min(length, 1)
+    """Index into the rates: the bucket of the match's length, then that of the share of the votes."""
     if length < 4:
-        bucket = max(length - 1, 0)
+        bucket = length - 1
     elif length < 9:
         bucket = 3 if length < 6 else 4
     else:
-        bucket = 5 if length < 16 else 6 if length < 32 else 7
+        bucket = 5 if length < 16 else 6 if length < LONGEST else 7
     part = 0 if share < 0.2 else 1 if share < 0.5 else 2 if share < 0.95 else 3 if votes < 3 else 4
-    return (base + bucket) * SHARES + part
+    return bucket * SHARES + part
 
 
 _kind = njit(cache=True)(_kind_of)

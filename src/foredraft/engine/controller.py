@@ -228,7 +228,7 @@ class AutoController:
 
 
 def parse_table(value: object) -> tuple[tuple[int, int, int], ...]:
-    """vLLM's `num_speculative_tokens_per_batch_size`: [[lo, hi, k], ...] or {"1-16": 3, "17-": 0}. Raises ConfigError."""
+    """vLLM's `num_speculative_tokens_per_batch_size`: [[lowest, highest, tokens], ...] or {"1-16": 3, "17-": 0}."""
     rows: list[tuple[int, int, int]] = []
     try:
         if isinstance(value, dict):

@@ -157,7 +157,7 @@ class LLM:
             text = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
         except TemplateError as error:
             raise RequestError(
-                f"{self.target.name}'s chat template refuses the conversation ({error}); change its roles or their order."
+                f"{self.target.name}'s chat template refuses the conversation ({error}); change its roles or order."
             ) from error
         return list(tokenizer.encode(text, add_special_tokens=False))
 
@@ -173,7 +173,7 @@ def _as_list(prompts: Prompt | list[str] | list[list[int]]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     if prompts and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]
+        return [prompts]
     return list(cast(list[Prompt], prompts))
 
 

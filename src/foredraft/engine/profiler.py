@@ -55,7 +55,7 @@ def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECOND
             for rows in (rows for rows in ROWS if rows >= batch):
                 if time.perf_counter() > deadline and len(points) > len(ROWS):
                     return points
-                flat = _flat(rows, context, batch, decoder.device)
+                flat = _flat(rows, context, batch, decoder)
                 times = [_timed(decoder, flat, cache) for _ in range(REPEATS)]
                 points.append(PassPoint(rows, batch * context, batch, median(times)))
     return points
@@ -128,7 +128,7 @@ def load_profile(path: Path) -> MeasuredPasses | None:
         return None
 
 
-def _flat(rows: int, context: int, batch: int, device: torch.device) -> FlatPass:
+def _flat(rows: int, context: int, batch: int, decoder: Decoder) -> FlatPass:
     segments: list[Segment] = []
     positions: list[int] = []
     first = 0
@@ -137,8 +137,8 @@ def _flat(rows: int, context: int, batch: int, device: torch.device) -> FlatPass
         segments.append(Segment(index, context, first, own))
         positions += range(context, context + own)
         first += own
-    tokens = torch.arange(rows, device=device) + 10
-    return FlatPass(tokens, torch.tensor(positions, device=device), tuple(segments))
+    tokens = torch.arange(rows, device=decoder.device) % decoder.vocab_size
+    return FlatPass(tokens, torch.tensor(positions, device=decoder.device), tuple(segments))
 
 
 def _timed(decoder: Decoder, flat: FlatPass, cache: KVCache) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from foredraft.errors import LoadError
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import KVCache
@@ -28,11 +29,15 @@ __all__ = ["FastDecoder", "Unsupported", "build_fast_decoder", "load_fast_decode
 class Way(Protocol):
     """How the pass is computed."""
 
+    shape: LlamaShape
     cache_dtype: torch.dtype
+    device: torch.device
 
     def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...]) -> Hidden: ...
 
     def head(self, hidden: Tensor) -> Tensor: ...
+
+    def truncated(self, layers: int) -> Way: ...
 
 
 class FastDecoder:
@@ -41,14 +46,18 @@ class FastDecoder:
     `cache_dtype` is what the KV cache must be made of.
     """
 
-    def __init__(self, shape: LlamaShape, weight_format: WeightFormat, way: Way) -> None:
-        self.shape = shape
+    def __init__(self, weight_format: WeightFormat, way: Way) -> None:
+        shape = way.shape
         self.weight_format = weight_format
         self.way = way
         self.cache_shape = shape.cache_shape
         self.cache_dtype = way.cache_dtype
         self.vocab_size = shape.vocabulary
         self.hidden_size = shape.hidden
+
+    @property
+    def device(self) -> torch.device:
+        return self.way.device
 
     @torch.inference_mode()
     def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
@@ -59,6 +68,13 @@ class FastDecoder:
     def head(self, hidden: Tensor) -> Tensor:
         """[R, H] -> logits [R, V]."""
         return self.way.head(hidden)
+
+    def truncated(self, layers: int) -> FastDecoder:
+        """The first `layers` layers with the final norm and head; every weight is shared."""
+        total = self.way.shape.layers
+        if not 1 <= layers <= total:
+            raise LoadError(f"target:{layers} asks for {layers} of the target's {total} layers; give 1 to {total}.")
+        return FastDecoder(self.weight_format, self.way.truncated(layers))
 
 
 def build_fast_decoder(model: PreTrainedModel, *, weight_format: WeightFormat, threads: int | None = None) -> FastDecoder:
@@ -98,7 +114,7 @@ def load_fast_decoder(
         from foredraft.target.kernels.compiled import CompiledWay, refusal
 
         if refusal(shape) is None:
-            return FastDecoder(shape, weight_format, CompiledWay(shape, present, read, weight_format, threads))
+            return FastDecoder(weight_format, CompiledWay(shape, present, read, weight_format, threads))
     from foredraft.target.torch_way import TorchWay
 
-    return FastDecoder(shape, weight_format, TorchWay(shape, present, read, weight_format, torch.device(device)))
+    return FastDecoder(weight_format, TorchWay(shape, present, read, weight_format, torch.device(device)))

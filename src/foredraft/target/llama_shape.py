@@ -7,7 +7,7 @@ and checks the names of the tensors, so that a model with any part that the lean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -59,6 +59,9 @@ class LlamaShape:
     @property
     def cache_shape(self) -> CacheShape:
         return CacheShape((self.kv_heads,) * self.layers, (self.head_dim,) * self.layers, (self.head_dim,) * self.layers)
+
+    def truncated(self, layers: int) -> LlamaShape:
+        return replace(self, layers=layers, windows=self.windows[:layers], rotates=self.rotates[:layers])
 
     def rope_table(self, positions: int) -> Tensor:
         """[positions, 2, D / 2] float32: cosines and sines."""

@@ -7,6 +7,7 @@ fixed number of rows, so that the library picks the same kernel whatever the siz
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -96,6 +97,12 @@ class TorchWay:
 
     def head(self, hidden: Tensor) -> Tensor:
         return self._product(hidden.to(self.dtype), self.head_weight) * self.shape.logits_scale
+
+    def truncated(self, layers: int) -> TorchWay:
+        short = copy(self)
+        short.shape = self.shape.truncated(layers)
+        short.layers = self.layers[:layers]
+        return short
 
     def _product(self, x: Tensor, weight: Weight) -> Tensor:
         """[T, K] -> [T, N] in the residual's type."""

@@ -11,10 +11,19 @@ for reports with a line each; the other names are what they are made of.
 
 from foredraft.testing.contract import CONTRACT, Trial, check_drafter
 from foredraft.testing.random_target import random_target
-from foredraft.testing.workload import Ask, decode, decode_plainly, difference, mixed_asks
+from foredraft.testing.workload import (
+    Answer,
+    Ask,
+    decode,
+    decode_plainly,
+    difference,
+    mixed_asks,
+    with_predictions,
+)
 
 __all__ = [
     "CONTRACT",
+    "Answer",
     "Ask",
     "Trial",
     "check_drafter",
@@ -23,4 +32,5 @@ __all__ = [
     "difference",
     "mixed_asks",
     "random_target",
+    "with_predictions",
 ]

@@ -16,11 +16,13 @@ from functools import cached_property
 from types import FunctionType, ModuleType
 
 from foredraft.drafters.base import Drafter
+from foredraft.engine.controller import Controller
 from foredraft.engine.engine import Engine
 from foredraft.target.target import Target
+from foredraft.testing.capricious import CapriciousController
 from foredraft.testing.random_target import random_target
 from foredraft.testing.watched import Watched
-from foredraft.testing.workload import Answer, Ask, decode, decode_plainly, difference, mixed_asks
+from foredraft.testing.workload import Answer, Ask, decode, decode_plainly, difference, mixed_asks, with_predictions
 from foredraft.types import SamplingParams, Sequence
 
 __all__ = ["CONTRACT", "Trial", "check_drafter"]
@@ -42,12 +44,13 @@ class Trial:
         *,
         kv_room: int | None = None,
         max_batched_tokens: int = 512,
-        open_step: Callable[[int], bool] = lambda _: True,
+        controller: Controller | None = None,
     ) -> Engine:
         engine = Engine(
             self.make_target(),
-            Watched(self.make_drafter(), open_step),
+            Watched(self.make_drafter()),
             num_speculative_tokens=self.num_speculative_tokens,
+            controller=controller,
             kv_room=kv_room,
             max_batched_tokens=max_batched_tokens,
         )
@@ -61,11 +64,7 @@ class Trial:
         for temperature in TEMPERATURES:
             asks = mixed_asks(self.make_target().vocab_size, temperature)
             plain = decode_plainly(self.make_target, asks)
-            expected = [tuple(answer[0].token_ids) for answer in plain]
-            asks = [
-                replace(ask, prediction=(*tokens[:5], *tokens[7:])) for ask, tokens in zip(asks, expected, strict=True)
-            ]
-            cases.append((asks, plain))
+            cases.append((with_predictions(asks, plain), plain))
         return cases
 
 
@@ -118,15 +117,15 @@ def survives_preemption(trial: Trial) -> None:
         _compare(decode(engine, asks), plain, asks, "decoded under preemption")
 
 
-def survives_plain_steps(trial: Trial) -> None:
-    """Some steps have no budget at all, and some requests never have one."""
+def survives_a_controller(trial: Trial) -> None:
+    """Some steps have no budget, some requests never have one, and proposed trees are cut before they are used."""
     for asks, plain in trial.cases:
         mixed = [
             replace(ask, params=replace(ask.params, speculative=False)) if index % 3 == 1 else ask
             for index, ask in enumerate(asks)
         ]
-        engine = trial.engine(open_step=lambda step: step % 5 in (0, 3))
-        _compare(decode(engine, mixed), plain, asks, "decoded with plain steps in between")
+        engine = trial.engine(controller=CapriciousController())
+        _compare(decode(engine, mixed), plain, asks, "decoded under a controller")
 
 
 def survives_an_empty_history(trial: Trial) -> None:
@@ -157,7 +156,7 @@ CONTRACT: tuple[Callable[[Trial], None], ...] = (
     survives_an_empty_history,
     same_tokens_alone,
     same_tokens_together,
-    survives_plain_steps,
+    survives_a_controller,
     survives_aborts,
     survives_preemption,
     forgets_what_ended,

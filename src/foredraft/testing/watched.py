@@ -1,12 +1,12 @@
 """A drafter under observation: passes every call on and checks what comes back.
 
-What it can tell at once, it raises at once: an exception, a malformed tree, a budget exceeded, a sequence changed. It
-can also close the budget of some steps, as a controller does when drafting doesn't pay.
+What it can tell at once, it raises at once: an exception, a malformed tree, scores that can't be probabilities, a
+budget exceeded, a sequence changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Collection
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -26,14 +26,11 @@ __all__ = ["Watched"]
 
 
 class Watched:
-    """Wraps `drafter`; `open_step(i)` False turns the i-th call of `propose` into a plain step."""
+    """Wraps `drafter`."""
 
-    def __init__(self, drafter: Drafter, open_step: Callable[[int], bool] = lambda _: True) -> None:
+    def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.name = type(drafter).__name__
-        self.drafted = 0
-        self._open_step = open_step
-        self._calls = 0
         self._vocab_size = 0
 
     @property
@@ -50,13 +47,9 @@ class Watched:
             self.drafter.begin(sequence)
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
-        if not self._open_step(self._calls):
-            budget = [0] * len(batch)
-        self._calls += 1
         with self._watch("propose", batch):
             tree = self.drafter.propose(batch, budget)
         self._check(tree, len(batch), budget)
-        self.drafted += int(tree.sizes.sum())
         return tree
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
@@ -96,6 +89,13 @@ class Watched:
         assert tree.batch == rows, (
             f"{what} returned {tree.batch} trees for {rows} sequences; there must be one for each."
         )
+        if tree.scores is not None:
+            above = torch.cat([torch.ones(rows, 1), tree.scores], dim=1).gather(1, tree.parents.clamp(min=-1) + 1)
+            fair = (tree.scores >= 0) & (tree.scores <= above) | (tree.tokens < 0)
+            assert fair.all(), (
+                f"{what} scored node {int((~fair).nonzero()[0, 1])} outside 0 and its parent's score; a score is the "
+                "probability that a node and all its ancestors are accepted."
+            )
         for row, (size, limit) in enumerate(zip(tree.sizes.tolist(), budget, strict=True)):
             assert size <= limit, (
                 f"{what} returned {size} nodes for sequence {row}, whose budget is {limit}; "

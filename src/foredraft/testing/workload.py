@@ -19,7 +19,7 @@ from foredraft.engine.requests import Request
 from foredraft.target.target import Target
 from foredraft.types import FinishReason, SamplingParams
 
-__all__ = ["Answer", "Ask", "decode", "decode_plainly", "difference", "mixed_asks"]
+__all__ = ["Answer", "Ask", "decode", "decode_plainly", "difference", "mixed_asks", "with_predictions"]
 
 Answer = list[CompletionOutput]
 """All choices of one request."""
@@ -95,6 +95,15 @@ def decode(
 def decode_plainly(make_target: Callable[[], Target], asks: Collection[Ask]) -> list[Answer]:
     """The reference: every request alone, without a drafter, on a target of its own."""
     return [decode(Engine(make_target()), [ask])[0] for ask in asks]
+
+
+def with_predictions(asks: Collection[Ask], answers: Collection[Answer]) -> list[Ask]:
+    """The same requests, expecting the answers they get but for a gap and a wrong token."""
+    expected = [answer[0].token_ids for answer in answers]
+    return [
+        replace(ask, prediction=(*tokens[:5], *tokens[7:12], ask.prompt[0], *tokens[13:]))
+        for ask, tokens in zip(asks, expected, strict=True)
+    ]
 
 
 def difference(answer: Answer, reference: Answer) -> str | None:

@@ -21,12 +21,17 @@ foredraft.own = (() => {
       ? { key: "concurrency", values: concurrencies }
       : { key: "workload", values: unique(shown.bench.map((cell) => cell.workload)) };
   };
+  // A sweep has many fixed lengths: they step back behind the controller and plain decoding.
+  const tintOf = (method, index) => {
+    if (method.startsWith("fixed:")) return "faint";
+    return { off: "muted", plain: "muted", auto: "gain" }[method] ?? TINTS[index % TINTS.length];
+  };
   const lines = ({ key, values }) => {
     const cells = shown.bench.filter((cell) => key === "workload" || cell.workload === byId("workload").value);
     const mean = (some) => (some.length ? some.reduce((sum, cell) => sum + cell.speedup, 0) / some.length : null);
     return unique(cells.map((cell) => cell.method)).map((method, index) => ({
       method,
-      tint: { off: "muted", plain: "muted", auto: "gain" }[method] ?? TINTS[index % TINTS.length],
+      tint: tintOf(method, index),
       y: values.map((value) => mean(cells.filter((cell) => cell.method === method && cell[key] === value))),
     }));
   };
@@ -76,7 +81,10 @@ foredraft.own = (() => {
           .filter(({ y: values }) => known(values).length)
           .map(({ method, tint, y: values }) => ({ method, tint, y: y(known(values).at(-1)) }));
         spread(ends, 16 * devicePixelRatio).forEach(({ method, tint, y: at }) =>
-          label(method, box.left + box.width + 8 * devicePixelRatio, at, { tint, weight: 600 }),
+          label(method, box.left + box.width + 8 * devicePixelRatio, at, {
+            tint: tint === "faint" ? "muted" : tint,
+            weight: 600,
+          }),
         );
       },
     };
@@ -156,7 +164,10 @@ foredraft.own = (() => {
     }
     if (passes.length)
       parts.push(`${passes.length} measured passes now stand in for the data sheets in the section on load.`);
-    if (skipped) parts.push(skipped === 1 ? "1 cell of another kind was left aside." : `${skipped} cells of other kinds were left aside.`);
+    if (skipped)
+      parts.push(
+        skipped === 1 ? "1 cell of another kind was left aside." : `${skipped} cells of other kinds were left aside.`,
+      );
     return parts.join(" ");
   };
 

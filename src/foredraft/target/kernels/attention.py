@@ -1,31 +1,22 @@
 """Attention of every row over its own path through the slot cache, in order of absolute position.
 
-A row's keys are the cache entries 0, 1, 2 ... of its slot as far as its path is straight, then the entries of its draft ancestors. Scores, weights and
-the weighted sum of values are computed position by position in blocks that start at multiples of 64, whatever entry holds a position, so
-a row has the same bits whether its ancestors are draft nodes or were committed long ago. Rows of a unit and the query heads that share a key head
-read the cache once, together; where their paths part, each gathers its own block.
+Scores, weights and the weighted sum of values are computed in blocks of 64 positions that start at multiples of 64, position after position,
+whichever cache entry holds a position. So a row has the same bits whether its ancestors are draft nodes or were committed long ago. Rows
+of a unit, and the query heads that share a key head, read the cache once, together; where their paths part, each gathers its own block.
 """
 
 from __future__ import annotations
 
 from numba import carray, float32, njit
 
+from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.lanes import exponentials, highest, narrow_exponentials
 from foredraft.target.kernels.layout import BFLOAT16, KEY_BLOCK
+from foredraft.target.kernels.memory import floats_at, longs_at, words_at
 from foredraft.target.kernels.rows import copy_row
-from foredraft.target.kernels.vectors import (
-    exponentials,
-    floats_at,
-    highest,
-    longs_at,
-    score_bf16,
-    score_f32,
-    transpose_words,
-    weigh_bf16,
-    weigh_f32,
-    words_at,
-)
+from foredraft.target.kernels.tiles import pair_halves, score_bf16, score_f32, transpose_words, weigh_bf16, weigh_f32
 
-__all__ = ["attend", "lay_paths", "scratch_bytes"]
+__all__ = ["attend", "scratch_bytes"]
 
 TILE_QUERIES = 6
 NEVER = float32(-3e38)
@@ -33,158 +24,111 @@ NEVER = float32(-3e38)
 
 def scratch_bytes(queries: int, head_dim: int, length: int) -> int:
     """What `attend` needs for units of so many queries over `length` positions."""
-    return 4 * (queries * head_dim * 2 + KEY_BLOCK * head_dim * 2 + queries * (length + 2 * KEY_BLOCK)) + 256
-
-
-@njit
-def lay_paths(segments, parents, unit_rows, slots, entries, straight, length, tail, units):  # type: ignore[no-untyped-def]
-    """Fill the path tables from segments [S, 5] (slot, start, first row, chain, nodes); returns the number of units."""
-    count, offset = 0, 0
-    for s in range(segments.shape[0]):
-        slot, start, first, chain, nodes = (
-            segments[s, 0],
-            segments[s, 1],
-            segments[s, 2],
-            segments[s, 3],
-            segments[s, 4],
-        )
-        for index in range(chain + nodes):
-            row = first + index
-            slots[row] = slot
-            entries[row] = start + index
-            if index < chain:
-                straight[row] = length[row] = start + index + 1
-                continue
-            parent = first + parents[offset + index - chain]
-            length[row] = length[parent] + 1
-            if straight[parent] == length[parent] and length[parent] == start + index:
-                straight[row] = length[row]
-                continue
-            straight[row] = straight[parent]
-            inherited = length[parent] - straight[parent]
-            for step in range(inherited):
-                tail[row, step] = tail[parent, step]
-            tail[row, inherited] = start + index
-        offset += nodes
-        for index in range(0, chain + nodes, unit_rows):
-            units[count, 0] = first + index
-            units[count, 1] = min(unit_rows, chain + nodes - index)
-            count += 1
-    return count
+    return 4 * (queries * (2 * head_dim + 1) + 3 * KEY_BLOCK * head_dim + queries * (length + 2 * KEY_BLOCK))
 
 
 @njit(error_model="numpy")
-def attend(  # type: ignore[no-untyped-def]
-    cache_format, first, rows, group, head_dim, keys, values, queries, query_stride, straight_at, length_at, tail_at, tail_width, window, scale,
-    target, target_stride, scratch,
-):  # fmt: skip
-    """Rows `first ..` of one slot and one key head; keys and values point to its entries, queries and target to the first row's first query head."""
-    narrow = cache_format == BFLOAT16
+def attend(plan, first, rows, keys, values, queries, window, scale, target, scratch):  # type: ignore[no-untyped-def]
+    """Rows `first ..` of one slot and one key head.
+
+    Addresses: keys and values of the slot's entries, queries and target of the first row's first query head of the group.
+    """
+    heads, head_dim = plan[at.HEADS], plan[at.HEAD_DIM]
+    group = heads // plan[at.KV_HEADS]
+    narrow = plan[at.CACHE_FORMAT] == BFLOAT16
     entry_bytes = head_dim * (2 if narrow else 4)
-    words = entry_bytes // 4
-    total = rows * group
-    straight = carray(longs_at(straight_at + 8 * first), (rows,))
-    length = carray(longs_at(length_at + 8 * first), (rows,))
+    words, total = entry_bytes // 4, rows * group
+    straight = carray(longs_at(plan[at.STRAIGHT] + 8 * first), (rows,))
+    length = carray(longs_at(plan[at.LENGTH] + 8 * first), (rows,))
+    tail, tail_bytes = plan[at.TAIL] + 8 * first * plan[at.TAIL_WIDTH], 8 * plan[at.TAIL_WIDTH]
     longest, earliest = length[0], length[0]
     for row in range(rows):
         longest, earliest = max(longest, length[row]), min(earliest, length[row])
     origin = max(earliest - window, 0) // KEY_BLOCK * KEY_BLOCK if window else 0
     span = (longest - origin + KEY_BLOCK - 1) // KEY_BLOCK * KEY_BLOCK
 
-    packed = scratch
-    sums = packed + total * words * 4
-    columns = sums + total * head_dim * 4
-    gathered = columns + KEY_BLOCK * words * 4
-    scores = gathered + KEY_BLOCK * entry_bytes
+    packed = scratch  # [total, words]
+    sums = packed + total * words * 4  # [total, D] float32
+    factors = sums + total * head_dim * 4  # [total]
+    turned = factors + total * 4  # [words, 64]: the block's keys, later its values, in the form that the tiles read
+    gathered = turned + KEY_BLOCK * head_dim * 4  # [64, D]
+    scores = gathered + KEY_BLOCK * entry_bytes  # [total, span], later weights
     for row in range(rows):
-        copy_row(queries + row * query_stride, group * words, packed + row * group * words * 4)
+        copy_row(queries + row * heads * entry_bytes, group * words, packed + row * group * words * 4)
 
     for start in range(origin, longest, KEY_BLOCK):
-        offset = 4 * (start - origin)
-        if meets_straight(straight, length, rows, start):
-            turn(keys + start * entry_bytes, min(KEY_BLOCK, longest - start), words, columns)
-            score(narrow, packed, total, words, columns, scores + offset, span)
-        for row in range(rows):
-            if length[row] > start and straight[row] < min(length[row], start + KEY_BLOCK):
-                count = min(KEY_BLOCK, length[row] - start)
-                gather(
-                    keys, entry_bytes, start, count, straight[row], tail_at + 8 * (first + row) * tail_width, gathered
-                )
-                turn(gathered, count, words, columns)
-                score(
-                    narrow,
-                    packed + row * group * words * 4,
-                    group,
-                    words,
-                    columns,
-                    scores + 4 * row * group * span + offset,
-                    span,
-                )
-
-    for row in range(rows):
-        seen = max(length[row] - window, 0) if window else 0
-        for query in range(row * group, (row + 1) * group):
-            total_weight = weigh_scores(scores + 4 * query * span, span, seen - origin, length[row] - origin, scale)
-            out = carray(floats_at(sums), (total, head_dim))[query]
-            for i in range(head_dim):
-                out[i] = float32(0.0)
-            carray(floats_at(packed), (total,))[query] = float32(1.0) / total_weight  # the queries are used up
-
-    for start in range(origin, longest, KEY_BLOCK):
-        offset = 4 * (start - origin)
+        column = scores + 4 * (start - origin)
         row = 0
         while row < rows:
-            if straight[row] < min(length[row], start + KEY_BLOCK):
-                if length[row] > start:
-                    count = min(KEY_BLOCK, length[row] - start)
-                    gather(
-                        values,
-                        entry_bytes,
-                        start,
-                        count,
-                        straight[row],
-                        tail_at + 8 * (first + row) * tail_width,
-                        gathered,
-                    )
-                    weigh(
-                        narrow,
-                        scores + 4 * row * group * span + offset,
-                        span,
-                        group,
-                        gathered,
-                        count,
-                        sums + 4 * row * group * head_dim,
-                        head_dim,
-                    )
-                row += 1
-                continue
-            end, count = row, 0  # rows that go straight here share the block
-            while end < rows and straight[end] >= min(length[end], start + KEY_BLOCK):
-                count = max(count, min(KEY_BLOCK, length[end] - start))
-                end += 1
+            end, count = run_of(straight, length, row, rows, start)
+            if end > row:
+                source = keys + start * entry_bytes
+            else:
+                end, source = row + 1, gathered
+                gather(keys, entry_bytes, start, count, straight[row], tail + row * tail_bytes, gathered)
             if count > 0:
-                weigh(
-                    narrow, scores + 4 * row * group * span + offset, span, (end - row) * group, values + start * entry_bytes, count,
-                    sums + 4 * row * group * head_dim, head_dim,
-                )  # fmt: skip
+                turn_keys(source, count, words, turned)
+                query = row * group
+                score(
+                    narrow,
+                    packed + query * words * 4,
+                    (end - row) * group,
+                    words,
+                    turned,
+                    column + 4 * query * span,
+                    span,
+                )
             row = end
 
-    factors = carray(floats_at(packed), (total,))
+    clear(sums, total * head_dim)
+    for row in range(rows):
+        low = max(length[row] - window, 0) - origin if window else 0
+        for query in range(row * group, (row + 1) * group):
+            weights = weigh_scores(narrow, scores + 4 * query * span, span, low, length[row] - origin, scale)
+            carray(floats_at(factors), (total,))[query] = float32(1.0) / weights
+
+    for start in range(origin, longest, KEY_BLOCK):
+        column = scores + (2 if narrow else 4) * (start - origin)
+        row = 0
+        while row < rows:
+            end, count = run_of(straight, length, row, rows, start)
+            if end > row:
+                source = values + start * entry_bytes
+            else:
+                end, source = row + 1, gathered
+                gather(values, entry_bytes, start, count, straight[row], tail + row * tail_bytes, gathered)
+            if count > 0:
+                if narrow:
+                    pair_halves(source, count, head_dim, turned)
+                    source = turned
+                query = row * group
+                out = sums + 4 * query * head_dim
+                weigh(narrow, column + 4 * query * span, span, (end - row) * group, source, count, out, head_dim)
+            row = end
+
     for row in range(rows):
         for query in range(group):
-            source = carray(floats_at(sums + 4 * (row * group + query) * head_dim), (head_dim,))
-            out = carray(floats_at(target + row * target_stride + 4 * query * head_dim), (head_dim,))
-            factor = factors[row * group + query]
+            index = row * group + query
+            source = carray(floats_at(sums + 4 * index * head_dim), (head_dim,))
+            out = carray(floats_at(target + row * plan[at.PROJECTED_BYTES] + 4 * query * head_dim), (head_dim,))
+            factor = carray(floats_at(factors), (total,))[index]
             for i in range(head_dim):
                 out[i] = source[i] * factor
 
 
 @njit
-def meets_straight(straight, length, rows, start):  # type: ignore[no-untyped-def]
-    for row in range(rows):
-        if length[row] > start and straight[row] >= min(length[row], start + KEY_BLOCK):
-            return True
-    return False
+def run_of(straight, length, row, rows, start):  # type: ignore[no-untyped-def]
+    """Rows `row .. end` whose paths are straight in this block, and how many of its positions the longest of them sees.
+
+    When `row` itself isn't straight here, end is `row` and the count its own.
+    """
+    end, count = row, 0
+    while end < rows and straight[end] >= min(length[end], start + KEY_BLOCK):
+        count = max(count, min(KEY_BLOCK, length[end] - start))
+        end += 1
+    if end == row:
+        count = min(KEY_BLOCK, length[row] - start)
+    return end, count
 
 
 @njit
@@ -198,94 +142,64 @@ def gather(source, entry_bytes, start, count, straight, tail_at, target):  # typ
 
 
 @njit
-def turn(source, count, words, target):  # type: ignore[no-untyped-def]
-    """Keys [count, words] to columns [words, 64]; columns past `count` are rubbish and masked later."""
+def turn_keys(source, count, words, target):  # type: ignore[no-untyped-def]
+    """Keys [count, words] to columns [words, 64]; columns past `count` are rubbish, and masked later."""
+    whole = words - words % 16
     for key in range(0, count, 16):
-        whole = words - words % 16
         for word in range(0, whole, 16):
-            transpose_words(
-                source + (key * words + word) * 4, words * 4, target + (word * KEY_BLOCK + key) * 4, KEY_BLOCK * 4
-            )
-        if whole < words:
-            x, y = carray(words_at(source), (KEY_BLOCK, words)), carray(words_at(target), (words, KEY_BLOCK))
-            for i in range(key, min(key + 16, count)):
-                for word in range(whole, words):
-                    y[word, i] = x[i, word]
+            corner = target + (word * KEY_BLOCK + key) * 4
+            transpose_words(source + (key * words + word) * 4, words * 4, corner, KEY_BLOCK * 4)
+    x, y = carray(words_at(source), (KEY_BLOCK, words)), carray(words_at(target), (words, KEY_BLOCK))
+    for key in range(count):
+        for word in range(whole, words):
+            y[word, key] = x[key, word]
 
 
 @njit
 def score(narrow, queries, count, words, columns, target, span):  # type: ignore[no-untyped-def]
     for query in range(0, count, TILE_QUERIES):
         tile = min(TILE_QUERIES, count - query)
+        source, out = queries + query * words * 4, target + 4 * query * span
         if narrow:
-            score_bf16(
-                tile,
-                4,
-                queries + query * words * 4,
-                words * 4,
-                columns,
-                KEY_BLOCK * 4,
-                target + 4 * query * span,
-                4 * span,
-                words,
-            )
+            score_bf16(tile, 4, source, words * 4, columns, KEY_BLOCK * 4, out, 4 * span, words)
         else:
-            score_f32(
-                tile,
-                4,
-                queries + query * words * 4,
-                words * 4,
-                columns,
-                KEY_BLOCK * 4,
-                target + 4 * query * span,
-                4 * span,
-                words,
-            )
+            score_f32(tile, 4, source, words * 4, columns, KEY_BLOCK * 4, out, 4 * span, words)
 
 
 @njit
-def weigh_scores(scores, span, low, high, scale):  # type: ignore[no-untyped-def]
-    """Scores to unnormalised weights in place, 0 outside [low, high); returns their sum."""
+def weigh_scores(narrow, scores, span, low, high, scale):  # type: ignore[no-untyped-def]
+    """Scores to unnormalised weights in place, 0 outside [low, high), as bfloat16 if `narrow`; returns their sum."""
     x = carray(floats_at(scores), (span,))
     for i in range(max(low, 0)):
         x[i] = NEVER
     for i in range(high, span):
         x[i] = NEVER
-    return exponentials(scores, span // 16, highest(scores, span // 16), scale)
+    top = highest(scores, span // 16)
+    if narrow:
+        return narrow_exponentials(scores, span // 16, top, scale)
+    return exponentials(scores, span // 16, top, scale)
+
+
+@njit
+def clear(target, size):  # type: ignore[no-untyped-def]
+    x = carray(floats_at(target), (size,))
+    for i in range(size):
+        x[i] = float32(0.0)
 
 
 @njit
 def weigh(narrow, weights, span, count, values, entries, target, head_dim):  # type: ignore[no-untyped-def]
-    """target[count, D] += weights[count, entries] . values[entries, D], entry after entry."""
-    size = 2 if narrow else 4
+    """target[count, D] += weights[count, entries] . values[entries, D], entry after entry (pairs, if narrow)."""
+    words = (entries + 1) // 2 if narrow else entries
     for query in range(0, count, TILE_QUERIES):
         tile = min(TILE_QUERIES, count - query)
         weight, out = weights + 4 * query * span, target + 4 * query * head_dim
         column = 0
         while column < head_dim:
             width = 4 if column + 64 <= head_dim else 1
+            value, sums = values + 4 * column, out + 4 * column
             if narrow:
-                weigh_bf16(
-                    tile,
-                    width,
-                    weight,
-                    4 * span,
-                    values + size * column,
-                    size * head_dim,
-                    out + 4 * column,
-                    4 * head_dim,
-                    entries,
-                )
+                weigh_bf16(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words)
             else:
-                weigh_f32(
-                    tile,
-                    width,
-                    weight,
-                    4 * span,
-                    values + size * column,
-                    size * head_dim,
-                    out + 4 * column,
-                    4 * head_dim,
-                    entries,
-                )
+                weigh_f32(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words)
             column += 16 * width

@@ -6,6 +6,7 @@ Rows are independent of one another to the bit. Needs a processor with 512-bit v
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 import numpy
 import torch
@@ -14,9 +15,10 @@ from torch import Tensor
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
-from foredraft.target.kernels.attention import lay_paths, scratch_bytes
+from foredraft.target.kernels.attention import scratch_bytes
 from foredraft.target.kernels.crew import STEP_BYTES, Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, run
+from foredraft.target.kernels.paths import lay_paths
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
 from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes
@@ -52,6 +54,7 @@ class CompiledWay:
     ) -> None:
         self.shape = shape
         self.weight_format = weight_format
+        self.device = torch.device("cpu")
         self.cache_dtype = torch.float32 if weight_format == "float32" else torch.bfloat16
         self._crew = Crew(threads or torch.get_num_threads())
         self._kept: list[Tensor] = []
@@ -127,6 +130,16 @@ class CompiledWay:
         )
         self._run(PROJECT_STAGES)
         return logits
+
+    def truncated(self, layers: int) -> CompiledWay:
+        short = copy(self)
+        short.shape = self.shape.truncated(layers)
+        short._layers = self._layers[:layers].copy()
+        short._plan = self._plan.copy()
+        short._plan[at.LAYERS] = layers
+        short._rows = 0  # work buffers of its own
+        short._cached_keys = None
+        return short
 
     def _run(self, stages: int) -> None:
         """Helpers may still look at this call's tables when it returns, so they are its own."""
@@ -225,6 +238,7 @@ class CompiledWay:
         if self._rope.shape[0] < self._length:
             self._rope = shape.rope_table(self._length)
         plan[at.RESIDUAL], plan[at.PROJECTED] = self._residual.data_ptr(), self._projected.data_ptr()
+        plan[at.PROJECTED_BYTES] = 4 * self._projected.shape[1]
         plan[at.INNER], plan[at.WORDS], plan[at.WORD_BYTES] = self._inner.data_ptr(), self._words.data_ptr(), widest * 4
         plan[at.ROW_SCALE], plan[at.ROW_SUM] = self._row_scale.data_ptr(), self._row_sum.data_ptr()
         plan[at.LISTED], plan[at.LISTED_BYTES] = self._listed.data_ptr(), listed

@@ -15,7 +15,7 @@ from typing import Any
 from numba import njit, types
 
 from foredraft.target.kernels import layout as at
-from foredraft.target.kernels.vectors import add_atomically, load_acquire, relax
+from foredraft.target.kernels.memory import add_atomically, load_acquire, relax
 
 __all__ = ["STEP_BYTES", "Crew", "claim", "complete"]
 

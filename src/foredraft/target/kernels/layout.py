@@ -33,6 +33,7 @@ KEY_BLOCK = 64
     POSITIONS,  # int64 [T]
     RESIDUAL,  # float32 [T, H]
     PROJECTED,  # float32 [T, (heads + 2 kv_heads) D], then the attention's output
+    PROJECTED_BYTES,  # of a row
     INNER,  # float32 [T, I]
     WORDS,  # [T, WORD_BYTES] rows of the next product in its format
     WORD_BYTES,
@@ -67,7 +68,7 @@ KEY_BLOCK = 64
     PROJECTS,  # 1: only the head
     VERSION,  # of the code that laid out the plan
     PLAN_FIELDS,
-) = range(49)
+) = range(50)
 
 EPSILON, SCORE_SCALE, EMBEDDING_SCALE, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
 

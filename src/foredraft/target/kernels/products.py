@@ -1,6 +1,6 @@
 """A matrix product over a whole pass, with what follows it: bias, residual addition, or the gated activation.
 
-Weights are stored in panels of 48 columns, word after word (see `vectors`), so that a pass reads each panel once from memory, from one end
+Weights are stored in panels of 48 columns, word after word (see `tiles`), so that a pass reads each panel once from memory, from one end
 to the other, and multiplies it with all its rows, eight at a time.
 """
 
@@ -11,15 +11,9 @@ from numba import carray, float32, int32, int64, njit
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.crew import claim, complete
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
+from foredraft.target.kernels.memory import floats_at, words_at
 from foredraft.target.kernels.rows import exponential
-from foredraft.target.kernels.vectors import (
-    floats_at,
-    multiply_bf16,
-    multiply_f32,
-    multiply_int8,
-    multiply_listed,
-    words_at,
-)
+from foredraft.target.kernels.tiles import multiply_bf16, multiply_f32, multiply_int8, multiply_listed
 
 __all__ = ["ADD", "GATE", "STORE", "product"]
 

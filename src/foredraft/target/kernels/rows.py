@@ -9,16 +9,9 @@ from math import sqrt
 
 from numba import carray, float32, int32, njit, uint32
 
+from foredraft.target.kernels.lanes import quantise
 from foredraft.target.kernels.layout import BFLOAT16, INT8
-from foredraft.target.kernels.vectors import (
-    bits_of,
-    float_of,
-    floats_at,
-    halves_at,
-    nearest,
-    quantise,
-    words_at,
-)
+from foredraft.target.kernels.memory import bits_of, float_of, floats_at, halves_at, nearest, words_at
 
 __all__ = ["as_bfloat16", "convert_row", "copy_row", "exponential", "normalise", "rotate", "store_row"]
 

@@ -7,8 +7,8 @@ from numba import carray, float32, int64, njit, uint32
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import attend
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
+from foredraft.target.kernels.memory import bytes_at, float_of, floats_at, halves_at, longs_at
 from foredraft.target.kernels.rows import convert_row, copy_row, normalise, rotate, store_row
-from foredraft.target.kernels.vectors import bytes_at, float_of, floats_at, halves_at, longs_at
 
 __all__ = ["attend_unit", "convert", "embed", "finish_row", "norm_row", "place_row"]
 
@@ -113,9 +113,7 @@ def attend_unit(plan, layer, unit, kv_head, score_scale, scratch):  # type: igno
     size = head_dim * (2 if plan[at.CACHE_FORMAT] == BFLOAT16 else 4)
     slot = carray(longs_at(plan[at.ROW_SLOT]), (plan[at.ROWS],))[first]
     cache = (slot * kv_heads + kv_head) * plan[at.CAPACITY] * size
-    stride = 4 * (heads + 2 * kv_heads) * head_dim
-    attend(
-        plan[at.CACHE_FORMAT], first, rows, group, head_dim, layer[at.KEYS] + cache, layer[at.VALUES] + cache,
-        plan[at.QUERIES] + (first * heads + kv_head * group) * size, heads * size, plan[at.STRAIGHT], plan[at.LENGTH], plan[at.TAIL],
-        plan[at.TAIL_WIDTH], layer[at.WINDOW], score_scale, plan[at.PROJECTED] + first * stride + 4 * kv_head * group * head_dim, stride, scratch,
-    )  # fmt: skip
+    queries = plan[at.QUERIES] + (first * heads + kv_head * group) * size
+    target = plan[at.PROJECTED] + first * plan[at.PROJECTED_BYTES] + 4 * kv_head * group * head_dim
+    keys, values = layer[at.KEYS] + cache, layer[at.VALUES] + cache
+    attend(plan, first, rows, keys, values, queries, layer[at.WINDOW], score_scale, target, scratch)

@@ -1,0 +1,108 @@
+"""Compiled primitives that numba lacks: arrays at addresses, atomics, a spin loop's pause, bits of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.ir as ir
+from numba import types
+from numba.extending import intrinsic
+
+from foredraft.target.kernels.builder import F32, I32, I64, call, features
+
+__all__ = [
+    "add_atomically",
+    "bits_of",
+    "bytes_at",
+    "float_of",
+    "floats_at",
+    "halves_at",
+    "load_acquire",
+    "longs_at",
+    "nearest",
+    "relax",
+    "words_at",
+]
+
+
+def _view(kind: Any) -> Any:
+    """An intrinsic (address) -> typed pointer, to be made an array by carray."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def view(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return view
+
+
+bytes_at, halves_at, words_at, floats_at, longs_at = (
+    _view(kind) for kind in (types.int8, types.uint16, types.uint32, types.float32, types.int64)
+)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def add_atomically(typingctx: Any, address: Any, amount: Any) -> Any:
+    """The old value of the int64 at `address`, which grows by `amount`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(arguments[0], I64.as_pointer()), arguments[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_acquire(typingctx: Any, address: Any) -> Any:
+    """The int64 at `address`, with everything written before it visible."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(arguments[0], I64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def relax(typingctx: Any) -> Any:
+    """Tell the core that this is a spin loop."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if features().get("sse2"):
+            call(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+# ---- numbers
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of(typingctx: Any, value: Any) -> Any:
+    """The bits of a float32 as uint32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], I32)
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def float_of(typingctx: Any, bits: Any) -> Any:
+    """The float32 with these 32 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], F32)
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def nearest(typingctx: Any, value: Any) -> Any:
+    """The nearest whole float32, halves to even."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, "llvm.rint.f32", F32, [arguments[0]])
+
+    return types.float32(types.float32), generate
