@@ -49,3 +49,93 @@ def test_dataset_and_workload_exclude_each_other(tmp_path: Path, capsys: pytest.
     code, _, err = run("offline", "--dataset", str(path), "-w", "chat", capsys=capsys)
     assert code == 2
     assert "leave one out" in err
+
+
+def test_plain_decoding_of_a_dataset(tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.jsonl"
+    rows = [{"prompt": f"{category} {index}", "category": category} for category in "ab" for index in range(2)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    arguments = ["offline", str(tiny_checkpoint), "--dataset", str(path), "-m", "off", "--max-tokens", "4"]
+    code, out, err = run(*arguments, "--num-prompts", "3", "--concurrency", "1,2", "--json", capsys=capsys)
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    found = [(cell["workload"], cell["concurrency"], cell["num_prompts"]) for cell in report["cells"]]
+    assert found == [(name, load, count) for load in (1, 2) for name, count in (("a", 2), ("b", 1), ("overall", 3))]
+    assert report["meta"]["methods"] == {"off": None}
+    assert report["meta"]["dataset"] == str(path)
+    code, out, _ = run(*arguments, capsys=capsys)
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["a", "off"], ["b", "off"], ["overall", "off"]]
+
+
+def test_prompt_too_long_for_the_model(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run("offline", str(tiny_checkpoint), "-w", "quote", "-m", "off", "--max-tokens", "50", capsys=capsys)
+    assert code == 2
+    assert "quote.jsonl line 1 has" in err
+    assert "leaves room for 206 before the answer" in err
+
+
+@pytest.mark.parametrize("method", ["ngram", "auto"])
+def test_methods_are_identical(
+    method: str, tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"prompt": "abcabcabc"}\n{"prompt": "hello"}\n')
+    code, out, _ = run(
+        "offline", str(tiny_checkpoint), "--dataset", str(path), "-m", method, "--temperature", "0", "--temperature", "1",
+        "--max-tokens", "40", "--repeat", "2", "--json", capsys=capsys,
+    )  # fmt: skip
+    assert code == 0
+    cells = json.loads(out)["cells"]
+    assert [(cell["method"], cell["temperature"], cell["identical"]) for cell in cells] == [
+        (method, 0.0, True),
+        (method, 1.0, True),
+    ]
+
+
+def test_sweep(tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"prompt": "abcabcabc"}\n{"prompt": "hello"}\n')
+    code, out, _ = run(
+        "sweep", str(tiny_checkpoint), "--dataset", str(path), "--methods", "off,fixed:2,auto", "--spec-method", "ngram",
+        "--concurrency", "1,2", "--max-tokens", "20", "--repeat", "1", "--json", capsys=capsys,
+    )  # fmt: skip
+    assert code == 0
+    report = json.loads(out)
+    assert [(point["concurrency"], point["best_fixed_method"]) for point in report["summary"]] == [
+        (1, "fixed:2"),
+        (2, "fixed:2"),
+    ]
+    assert all(cell["identical"] for cell in report["cells"])
+
+
+def test_micro(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(
+        "micro", str(tiny_checkpoint), "--rows", "1,2", "--cached", "16", "--prefill", "32", "--repeat", "1", "--json",
+        capsys=capsys,
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    cells = json.loads(out)["cells"]
+    assert {cell["kind"] for cell in cells} == {"pass", "prefill", "sampling", "host", "load", "memory"}
+    assert [cell["cache"] for cell in cells if cell["kind"] == "load"] == ["empty", "filled"]
+    [memory] = [cell for cell in cells if cell["kind"] == "memory"]
+    assert 50 < memory["torch_mb"] < memory["decode_peak_mb"] < 4000
+    assert memory["weights_mb"] > 0
+
+
+def test_transformers_takes_its_turn(tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"prompt": "hello"}\n')
+    code, out, _ = run(
+        "offline", str(tiny_checkpoint), "--dataset", str(path), "-m", "off", "--reference", "float32", "--max-tokens", "9",
+        "--json", capsys=capsys,
+    )  # fmt: skip
+    assert code == 0
+    plain, reference = json.loads(out)["cells"]
+    assert reference["method"] == "transformers float32"
+    assert reference["identical"] is None
+    assert reference["total_output_tokens"] == plain["total_output_tokens"] == 9
+    assert reference["mean_tpot_ms"] > 0
+    code, _, err = run("offline", "--reference", "float32", "--temperature", "1", capsys=capsys)
+    assert code == 2
+    assert "--reference float32 decodes greedily" in err

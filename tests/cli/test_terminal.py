@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -20,63 +21,59 @@ class Screen(io.StringIO):
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    screen = Screen()
-    monkeypatch.setattr("sys.stdout", screen)
-    monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    return screen
+    return Screen()
 
 
-def written(*pieces: Piece, show_drafts: bool = True) -> None:
-    with TextWriter(show_drafts=show_drafts) as writer:
+def write(stream: io.StringIO, pieces: list[Piece], *, show_drafts: bool = True) -> str:
+    """What comes out when a model's pieces are written to `stream`."""
+    with redirect_stdout(stream), TextWriter(show_drafts=show_drafts) as writer:
         for piece in pieces:
             writer.write([piece])
+    return stream.getvalue()
 
 
 def test_drafts_are_green_on_a_terminal(screen: Screen) -> None:
-    written(*PIECES)
-    assert screen.getvalue() == "own \x1b[32mdrafted\n\x1b[0mend\n"
+    assert write(screen, PIECES) == "own \x1b[32mdrafted\n\x1b[0mend\n"
 
 
 @pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_drafts_are_bracketed_without_colour(
+def test_nothing_is_coloured_unasked(
     variable: str, value: str, screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
     assert not has_colour(screen)
-    written(*PIECES)
-    with transient("Loading"):
-        screen.write(dim("plain"))
-    assert screen.getvalue() == "own ‹drafted\n›end\nplain"
+    assert write(screen, PIECES) == "own ‹drafted\n›end\n"
+    assert dim("text", screen) == "text"
+    errors = Screen()
+    with redirect_stderr(errors), transient("Loading"):
+        pass
+    assert errors.getvalue() == ""
 
 
 def test_unmarked_text_is_the_text(screen: Screen) -> None:
-    written(*PIECES, show_drafts=False)
-    assert screen.getvalue() == "own drafted\nend\n"
+    assert write(screen, PIECES, show_drafts=False) == "own drafted\nend\n"
 
 
 def test_an_interruption_resets_the_colour_and_ends_the_line(screen: Screen) -> None:
-    with pytest.raises(KeyboardInterrupt), TextWriter(show_drafts=True) as writer:
-        writer.write(PIECES[:2])
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with redirect_stdout(screen), TextWriter(show_drafts=True) as writer:
+            writer.write(PIECES[:2])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert screen.getvalue() == "own \x1b[32mdraft\x1b[0m\n"
 
 
-def test_control_characters_do_not_reach_a_terminal(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    dangerous = Piece("\x1b]0;title\x07\ttab\x9b", False)
-    written(dangerous)
-    assert (
-        screen.getvalue()
-        == "\N{REPLACEMENT CHARACTER}]0;title\N{REPLACEMENT CHARACTER}\ttab\N{REPLACEMENT CHARACTER}\n"
-    )
-    pipe = io.StringIO()
-    monkeypatch.setattr("sys.stdout", pipe)
-    written(dangerous)
-    assert pipe.getvalue() == dangerous.text + "\n"
+def test_control_characters_do_not_reach_a_terminal(screen: Screen) -> None:
+    dangerous = "\x1b]0;title\x07\ttab\x9b"
+    assert write(screen, [Piece(dangerous, False)]) == "�]0;title�\ttab�\n"
+    assert write(io.StringIO(), [Piece(dangerous, False)]) == f"{dangerous}\n"
 
 
 def test_a_transient_line_is_erased(screen: Screen) -> None:
-    with transient("Loading") as show:
+    with redirect_stderr(screen), transient("Loading") as show:
         show("Loading more")
     assert "Loading more" in screen.getvalue()
     assert screen.getvalue().endswith("\r\x1b[2K")

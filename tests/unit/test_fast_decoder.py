@@ -68,7 +68,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "granite": ("granite", MULTIPLIERS),
 }
 FORMATS: tuple[WeightFormat, ...] = get_args(WeightFormat)
-TOLERANCE = {"float32": 1e-5, "bfloat16": 0.03, "int8": 0.05}
+TOLERANCE = {"float32": 1e-5, "bfloat16": 0.03, "int8": 0.1}
 """Root mean square of the logits' error, by their standard deviation."""
 
 
@@ -271,7 +271,7 @@ def test_first_layers_alone(compiled: bool) -> None:
 def test_takes_the_weights_away_from_the_model() -> None:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_config(network("qwen2").config)
+    model = AutoModelForCausalLM.from_config(network("qwen2").config).requires_grad_(False)
     tokens = some_tokens(9)
     reference = model(torch.tensor([tokens])).logits[0]
     decoder = build_fast_decoder(model, weight_format="float32")

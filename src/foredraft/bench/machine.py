@@ -45,8 +45,8 @@ def _version(package: str) -> str | None:
 
 
 def _git_sha() -> str | None:
-    """The revision of a source checkout, with a plus if files differ from it."""
-    folder = Path(__file__).parent
+    """The revision of a source checkout, with a plus if files of the package differ from it."""
+    folder = Path(__file__).parent.parent
     with suppress(OSError, subprocess.SubprocessError):
         where = ["git", "-C", str(folder)]
         sha = subprocess.run([*where, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)

@@ -90,12 +90,19 @@ def measure_startup(
     if "load" in plan.kinds:
         cells += loads
     if "memory" in plan.kinds:
-        names = ("torch_mb", "loaded_mb", "load_peak_mb", "decode_peak_mb", "kv_mb")
-        beyond = memory["decode_peak_mb"] - memory["torch_mb"]
-        cells.append(
-            MemoryCell(tokens=int(memory["tokens"]), beyond_torch_mb=beyond, **{name: memory[name] for name in names})
-        )
+        cells.append(_memory_cell(memory))
     return cells
+
+
+def _memory_cell(found: dict[str, float]) -> MemoryCell:
+    names = ("torch_mb", "loaded_mb", "load_peak_mb", "decode_peak_mb", "weights_mb", "kv_mb")
+    peak = found["decode_peak_mb"]
+    return MemoryCell(
+        tokens=int(found["tokens"]),
+        beyond_torch_mb=peak - found["torch_mb"],
+        beyond_weights_mb=peak - found["weights_mb"] - found["kv_mb"],
+        **{name: found[name] for name in names},
+    )
 
 
 def _start(args: EngineArgs, cache: str) -> tuple[float, dict[str, float]]:

@@ -82,8 +82,9 @@ class LoadCell:
 class MemoryCell:
     """Resident memory in MB (10^6 bytes) of a process that loads the model and decodes `tokens` tokens plainly.
 
-    torch_mb: the interpreter with torch imported; loaded_mb: with the model; peaks: while loading, while decoding;
-    beyond_torch_mb: the decoding peak without the interpreter and torch; kv_mb: keys and values of those tokens.
+    torch_mb: the interpreter with torch imported; loaded_mb: with the model; peaks: while loading, while decoding.
+    beyond_torch_mb: the decoding peak without interpreter and torch; beyond_weights_mb: without the weights and the
+    keys and values (kv_mb) of those tokens.
     """
 
     tokens: int
@@ -91,8 +92,10 @@ class MemoryCell:
     loaded_mb: float
     load_peak_mb: float
     decode_peak_mb: float
-    beyond_torch_mb: float
+    weights_mb: float
     kv_mb: float
+    beyond_torch_mb: float
+    beyond_weights_mb: float
     kind: str = field(default="memory", init=False)
 
 

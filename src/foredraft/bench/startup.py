@@ -24,20 +24,23 @@ def run_startup(arguments: dict[str, object]) -> dict[str, float]:
     import torch  # noqa: F401 - its memory is the baseline
 
     torch_mb = resident_mb()
-    from foredraft.engine.llm import LLM
-    from foredraft.engine.open_target import EngineArgs
+    from foredraft.bench.weights import weight_bytes
+    from foredraft.engine.engine import Engine
+    from foredraft.engine.open_target import EngineArgs, open_target
     from foredraft.types import SamplingParams
 
     imported = time.perf_counter()
-    llm = LLM.from_args(EngineArgs(**arguments))  # type: ignore[arg-type]
+    engine = Engine(open_target(EngineArgs(**arguments)).target)  # type: ignore[arg-type]
     loaded = time.perf_counter()
     loaded_mb, load_peak_mb = resident_mb(), peak_resident_mb()
-    llm.generate([PROMPT], SamplingParams(temperature=0, max_tokens=1))
-    first_token = time.perf_counter()
+    tokens = min(TOKENS, engine.target.max_model_len - len(PROMPT))
+    engine.add(PROMPT, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True))
     reset_peak()
-    tokens = min(TOKENS, llm.target.max_model_len - len(PROMPT))
-    llm.generate([PROMPT], SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True))
-    cache = llm.target.cache
+    engine.step()
+    first_token = time.perf_counter()
+    while not engine.idle:
+        engine.step()
+    cache = engine.target.cache
     return {
         "import_s": imported - began,
         "load_s": loaded - imported,
@@ -47,6 +50,7 @@ def run_startup(arguments: dict[str, object]) -> dict[str, float]:
         "loaded_mb": loaded_mb,
         "load_peak_mb": load_peak_mb,
         "decode_peak_mb": peak_resident_mb(),
+        "weights_mb": (weight_bytes(engine.target.decoder) or 0) / 1e6,
         "kv_mb": cache.shape.bytes_per_token(cache.dtype.itemsize) * (len(PROMPT) + tokens) / 1e6,
     }
 

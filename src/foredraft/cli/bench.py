@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foredraft.cli import options
+from foredraft.cli.sections import SectionedCommand
 from foredraft.errors import ConfigError
 from foredraft.target.default_model import DEFAULT_MODEL_ALIAS
 
@@ -32,6 +33,11 @@ app = typer.Typer(help="Measure speed, acceptance, time split and memory.", rich
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file or alias.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Quantization = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="int8, or nothing for the model's own.", rich_help_panel=options.MODEL),
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 ...", rich_help_panel=options.MODEL)]
 Workload = Annotated[
     list[str] | None,
     typer.Option(
@@ -109,7 +115,7 @@ Repeat = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 def offline(
     model: Model = DEFAULT_MODEL_ALIAS,
     workload: Workload = None,
@@ -126,6 +132,8 @@ def offline(
     repeat: Repeat = 1,
     reference: Reference = None,
     dtype: options.Dtype = "auto",
+    quantization: Quantization = None,
+    device: Device = "auto",
     max_model_len: options.MaxModelLen = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
     enforce_eager: options.EnforceEager = False,
@@ -157,6 +165,8 @@ def offline(
     args = EngineArgs(
         model=model,
         dtype=dtype,
+        quantization=quantization,
+        device=device,
         max_model_len=max_model_len,
         max_num_seqs=max(plan.concurrencies),
         kv_cache_memory_bytes=kv_cache_memory_bytes,
@@ -180,7 +190,7 @@ def offline(
         typer.echo(line)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 def sweep(
     model: Model = DEFAULT_MODEL_ALIAS,
     workload: Workload = None,
@@ -203,6 +213,8 @@ def sweep(
         Path | None, typer.Option(metavar="FOLDER", help="Draw the results there, as SVG and PNG.", rich_help_panel=HOW)
     ] = None,
     dtype: options.Dtype = "auto",
+    quantization: Quantization = None,
+    device: Device = "auto",
     max_model_len: options.MaxModelLen = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
     enforce_eager: options.EnforceEager = False,
@@ -226,6 +238,8 @@ def sweep(
     args = EngineArgs(
         model=model,
         dtype=dtype,
+        quantization=quantization,
+        device=device,
         max_model_len=max_model_len,
         max_num_seqs=max(plan.concurrencies),
         kv_cache_memory_bytes=kv_cache_memory_bytes,
@@ -251,7 +265,7 @@ def sweep(
         typer.echo(line)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 def micro(
     model: Model = DEFAULT_MODEL_ALIAS,
     kind: Annotated[
@@ -266,6 +280,8 @@ def micro(
     prefill: Annotated[int, typer.Option(metavar="N", help="Length of the prompt that is read.")] = 485,
     repeat: Annotated[int, typer.Option(metavar="N", help="Passes that the median is taken of.")] = 15,
     dtype: options.Dtype = "auto",
+    quantization: Quantization = None,
+    device: Device = "auto",
     max_model_len: options.MaxModelLen = None,
     enforce_eager: options.EnforceEager = False,
     revision: options.Revision = None,
@@ -282,6 +298,8 @@ def micro(
     args = EngineArgs(
         model=model,
         dtype=dtype,
+        quantization=quantization,
+        device=device,
         max_model_len=max_model_len,
         max_num_seqs=1,
         enforce_eager=enforce_eager,

@@ -98,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that can't show a character shows "?" instead
             stream.reconfigure(errors="replace")
+    if sys.stdin is None:  # closed by whoever started this
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - it lives as long as the process
     try:
         build_group().main(arguments, prog_name="foredraft")
     except ForedraftError as error:

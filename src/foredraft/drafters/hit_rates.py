@@ -1,8 +1,7 @@
 """How often guesses of each kind come true: what drafters turn into scores.
 
-Every kind starts from a prior, worth a few observations, and follows what is seen; old observations fade, so that the rates move with
-the text being decoded. They only ever decide how much is drafted.
-"""
+Every kind starts from a prior, worth a few observations, and follows what is seen; old observations fade, so that the
+rates move with the text being decoded. They only ever decide how much is drafted."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Drafters are asked in the order given, cheap ones first. One is skipped for a sequence when the tokens it would add to
 what is expected already are not worth its time; both are measured as it goes. That is how a long suffix match overrides
-a draft model. Drafters that say how sure they are (`ScoredTree`) are believed; for any other, the share of its nodes
-that came true at each depth stands in.
+a draft model. Drafters that say how sure they are (`TokenTree.scores`) are believed; for any other, the share of its
+nodes that came true at each depth stands in.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from foredraft.drafters.base import BaseDrafter, Drafter, Features, Wants
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.prediction import PredictionDrafter
+from foredraft.drafters.proposals import Draft, Proposals, merge, tree_of
 from foredraft.drafters.recycling import RecyclingDrafter
-from foredraft.drafters.scored_tree import Draft, Proposals, ScoredTree, merge, scored
 from foredraft.errors import ConfigError
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
@@ -47,8 +47,8 @@ def _default_drafters() -> tuple[Drafter, ...]:
 class HybridDrafter(BaseDrafter):
     """num_speculative_tokens: most draft nodes per sequence and step, all drafters together.
 
-    drafters: the drafters to combine; by default suffix decoding, which uses a prediction if there is one, and recycling.
-    """
+    drafters: the drafters to combine; by default suffix decoding, which uses a prediction if there is one, and
+    recycling."""
 
     num_speculative_tokens: int = 24
     drafters: tuple[Drafter, ...] = field(default_factory=_default_drafters)
@@ -74,7 +74,7 @@ class HybridDrafter(BaseDrafter):
         for drafter in self.drafters:
             drafter.begin(sequence)
 
-    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> ScoredTree:
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
         drafts: list[list[Draft]] = [[] for _ in batch]
         expected = [0.0] * len(batch)
         for member in self._members:
@@ -85,7 +85,7 @@ class HybridDrafter(BaseDrafter):
             for row, draft in enumerate(member.propose(batch, asked)):
                 drafts[row].append(draft)
                 expected[row] = max(expected[row], sum(draft.scores))
-        tree = scored([merge(row, nodes) for row, nodes in zip(drafts, budget, strict=True)])
+        tree = tree_of([merge(row, nodes) for row, nodes in zip(drafts, budget, strict=True)])
         self._proposed = time.perf_counter()
         return tree
 
@@ -115,7 +115,9 @@ class _Member:
         self._passed_over = 0
 
     def is_worth_asking(self, expected: float, seconds_per_token: float) -> bool:
-        """Whether its usual draft, compared with `expected` accepted tokens without it, saves more time than it takes."""
+        """Whether its usual draft, compared with `expected` accepted tokens without it, saves more time than it
+        takes.
+        """
         if self._tries < FIRST_TRIES or self.seconds < CHEAP * seconds_per_token:
             return True
         if (self.usual - expected) * seconds_per_token > self.seconds:
@@ -132,10 +134,9 @@ class _Member:
             known = self._tries >= FIRST_TRIES  # the first calls may have read a prompt
             self.seconds = _average(self.seconds, seconds) if known else min(self.seconds, seconds)
             self._tries += 1
-        rows = tree.drafts() if isinstance(tree, ScoredTree) else self._assess(tree)
         return [
             self.proposals.note(sequence, draft, _depths(draft)) if nodes else draft
-            for sequence, draft, nodes in zip(batch, rows, budget, strict=True)
+            for sequence, draft, nodes in zip(batch, self._drafts(tree), budget, strict=True)
         ]
 
     def judge(self, batch: Collection[Sequence]) -> None:
@@ -145,15 +146,18 @@ class _Member:
             if came_true is not None:
                 self.usual = _average(self.usual, came_true)
 
-    def _assess(self, tree: TokenTree) -> list[Draft]:
-        """Scores for a tree without: the share of nodes that came true, given their parents did, at each depth."""
+    def _drafts(self, tree: TokenTree) -> list[Draft]:
+        """The tree's rows; without scores, a node's is the product of the shares that came true at its depth and
+        above.
+        """
         rates = self.proposals.rates.tolist()
-        drafts = []
-        for size, tokens, parents in zip(tree.sizes.tolist(), tree.tokens.tolist(), tree.parents.tolist(), strict=True):
-            draft = Draft(tokens[:size], parents[:size], [])
-            for parent, depth in zip(draft.parents, _depths(draft), strict=True):
-                draft.scores.append((draft.scores[parent] if parent >= 0 else 1.0) * rates[depth])
-            drafts.append(draft)
+        scores = [[0.0] * tree.width] * tree.batch if tree.scores is None else tree.scores.tolist()
+        columns = zip(tree.sizes.tolist(), tree.tokens.tolist(), tree.parents.tolist(), scores, strict=True)
+        drafts = [Draft(tokens[:size], parents[:size], own[:size]) for size, tokens, parents, own in columns]
+        if tree.scores is None:
+            for draft in drafts:
+                for node, (parent, depth) in enumerate(zip(draft.parents, _depths(draft), strict=True)):
+                    draft.scores[node] = (draft.scores[parent] if parent >= 0 else 1.0) * rates[depth]
         return drafts
 
 

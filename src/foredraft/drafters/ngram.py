@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from foredraft.drafters.base import BaseDrafter, Features
 from foredraft.drafters.hit_rates import HitRates
-from foredraft.drafters.scored_tree import Draft, Proposals, ScoredTree, best_first, scored
+from foredraft.drafters.proposals import Draft, Proposals, best_first, tree_of
 from foredraft.errors import ConfigError
+from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
 
@@ -64,8 +65,8 @@ class NgramDrafter(BaseDrafter):
     def begin(self, sequence: Sequence) -> None:
         self._histories[sequence.id] = _History(self.prompt_lookup_min)
 
-    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> ScoredTree:
-        return scored([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+        return tree_of([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         for sequence in batch:
@@ -134,7 +135,7 @@ class _History:
 
     def matches(self, text: list[int]) -> list[tuple[int, int]]:
         """(length, end) of the latest earlier occurrences of the text's tail, latest first."""
-        found = []
+        found: list[tuple[int, int]] = []
         size = len(text)
         end = self._previous[size] if size >= self._width else 0
         while end and len(found) < OCCURRENCES:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from foredraft.drafters.base import BaseDrafter, Features, Wants
 from foredraft.drafters.hit_rates import HitRates
-from foredraft.drafters.scored_tree import Draft, Proposals, ScoredTree, scored
+from foredraft.drafters.proposals import Draft, Proposals, tree_of
 from foredraft.errors import ConfigError
+from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
 
@@ -84,8 +85,8 @@ class RecyclingDrafter(BaseDrafter):
         unseen = self._by_token[first, 0] == EMPTY
         self._by_token[first[unseen], 0] = second[unseen]
 
-    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> ScoredTree:
-        return scored([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+        return tree_of([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         befores: list[int] = []
@@ -127,10 +128,12 @@ class RecyclingDrafter(BaseDrafter):
         return self._by_token[token].tolist(), 0
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
-        """Best-first: the likeliest node not in the tree yet is either the next rank beside one or the first below it."""
+        """Best-first: the likeliest node not in the tree yet is either the next rank beside one or the first below
+        it.
+        """
         rates = self._proposals.rates.tolist()
         k = self.recycling_candidates
-        ranking = {base: sorted(range(k), key=lambda rank: rates[base + rank], reverse=True) for base in (0, k)}  # noqa: B023
+        ranking = {base: sorted(range(k), key=lambda rank: rates[base + rank], reverse=True) for base in (0, k)}
         draft, kinds = Draft([], [], []), []
         waiting: list[tuple[float, int, int, float, list[int], int, int]] = []
 

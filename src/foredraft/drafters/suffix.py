@@ -1,11 +1,13 @@
-"""Suffix decoding: draft what followed the longest earlier occurrences of the latest tokens, as far as it is likely to hold.
+"""Suffix decoding: draft what followed the longest earlier occurrences of the latest tokens, as far as it is likely to
+hold.
 
-Oliaro et al. 2024 (arXiv 2411.04975) score continuations by how often they followed, and let the length of the match decide how much to
-draft. Both go into the score of a node here: earlier occurrences vote for the next token, longer matches with more weight, and the
-share of the votes together with the length of the match is calibrated against what came true. On repetitive text the tree grows to
-the budget; on new text it stays empty and costs nothing.
+Oliaro et al. 2024 (arXiv 2411.04975) score continuations by how often they followed, and let the length of the match
+decide how much to draft. Both go into the score of a node here: earlier occurrences vote for the next token, longer
+matches with more weight, and the share of the votes together with the length of the match is calibrated against what
+came true. On repetitive text the tree grows to the budget; on new text it stays empty and costs nothing.
 
-The texts are the request's own prompt and output and, if the server opts in, the outputs of earlier requests.
+The texts are the request's own prompt and output and, if the server opts in, the outputs of earlier requests. In the
+request's own text a trail (trail.py) keeps track of what is being copied, which breaks ties among equal matches.
 """
 
 from __future__ import annotations
@@ -13,21 +15,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from foredraft.drafters.base import BaseDrafter, Features
 from foredraft.drafters.hit_rates import HitRates
-from foredraft.drafters.scored_tree import Draft, Proposals, ScoredTree, scored
+from foredraft.drafters.proposals import Draft, Proposals, tree_of
+from foredraft.drafters.trail import Trail
 from foredraft.errors import ConfigError
+from foredraft.tree import TokenTree
 from foredraft.types import FinishReason, Sequence
 from foredraft.verify import Verdict
 
 if TYPE_CHECKING:
-    from foredraft.drafters.suffix_index import Evidence, SuffixIndex
+    from foredraft.drafters.suffix_index import SuffixIndex
     from foredraft.drafters.suffix_store import SuffixStore
     from foredraft.target.target import Target
 
-__all__ = ["SuffixDrafter"]
+__all__ = ["Source", "SuffixDrafter"]
 
 LONGEST_MATCH = 32
 OCCURRENCES = 32
@@ -36,9 +40,9 @@ BRANCHES = 4
 CONTEXT = 16
 """Prompt tokens stored in front of an output, so that its first tokens can be found."""
 
-# How often a guess was right that followed a match of 1, 2, 3, 4-5, 6-8, 9-15, 16-31, 32 or more tokens (rows) and had under 20%, 50%,
-# 95% of the votes, or all of them from one or two or from more occurrences (columns). Measured on code edits and short questions
-# with a 135M model; only the start, since the rates follow the text.
+# How often a guess was right that followed a match of 1, 2, 3, 4-5, 6-8, 9-15, 16-31, 32 or more tokens (rows) and had
+# under 20%, 50%, 95% of the votes, or all of them from one or two or from more occurrences (columns). Measured on code
+# edits and short questions with a 135M model; only the start, since the rates follow the text.
 PRIOR = (
     (0.09, 0.17, 0.20, 0.27, 0.56),
     (0.12, 0.20, 0.40, 0.57, 0.79),
@@ -49,6 +53,13 @@ PRIOR = (
     (0.20, 0.40, 0.80, 0.94, 0.98),
     (0.20, 0.40, 0.85, 0.96, 0.99),
 )
+
+
+class Source(NamedTuple):
+    """Tokens to search in front of a sequence's own, and where in all of them copying may start (None: anywhere)."""
+
+    before: tuple[int, ...] = ()
+    start: int | None = None
 
 
 @dataclass(eq=False)
@@ -87,13 +98,16 @@ class SuffixDrafter(BaseDrafter):
             )
         if not 0 < self.suffix_decoding_min_token_prob <= 1:
             raise ConfigError(
-                f"suffix_decoding_min_token_prob is {self.suffix_decoding_min_token_prob}; give a number above 0, up to 1."
+                f"suffix_decoding_min_token_prob is {self.suffix_decoding_min_token_prob}; "
+                "give a number above 0, up to 1."
             )
-        self._proposals = Proposals(HitRates([rate for row in PRIOR for rate in row]))
-        self._indexes: dict[int, SuffixIndex] = {}
+        self._proposals = Proposals(HitRates([rate for row in (*PRIOR, *PRIOR) for rate in row]))
+        self._texts: dict[int, _Text] = {}
 
     def bind(self, target: Target) -> None:
-        """Compile or load the index's loops, which takes a fraction of a second (a few the first time), and open the store."""
+        """Compile or load the index's loops, which takes a fraction of a second (a few the first time), and open the
+        store.
+        """
         from foredraft.drafters.suffix_index import Evidence
         from foredraft.drafters.suffix_store import SuffixStore
 
@@ -102,10 +116,14 @@ class SuffixDrafter(BaseDrafter):
             self.store = SuffixStore(self.suffix_decoding_max_cached_bytes, self.suffix_decoding_max_cached_requests)
 
     def begin(self, sequence: Sequence) -> None:
-        self._open(sequence, sequence.tokens)
+        from foredraft.drafters.suffix_index import SuffixIndex
 
-    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> ScoredTree:
-        return scored([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
+        source = self._source(sequence)
+        index = SuffixIndex([*source.before, *sequence.tokens])
+        self._texts[sequence.id] = _Text(index, Trail(source.start), len(source.before))
+
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+        return tree_of([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         for sequence in batch:
@@ -116,37 +134,46 @@ class SuffixDrafter(BaseDrafter):
         if finished and self.store is not None:
             self.store.add(sequence.tokens[max(0, sequence.prompt_length - CONTEXT) :], self.suffix_decoding_namespace)
         self._proposals.drop(sequence)
-        del self._indexes[sequence.id]
+        del self._texts[sequence.id]
 
-    def _open(self, sequence: Sequence, text: Collection[int]) -> None:
-        from foredraft.drafters.suffix_index import SuffixIndex
-
-        self._indexes[sequence.id] = SuffixIndex(text)
+    def _source(self, sequence: Sequence) -> Source:
+        """What is searched besides the sequence's own tokens."""
+        return Source()
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
-        index, evidence = self._indexes[sequence.id], self._evidence
-        unseen = len(sequence.tokens) - index.length + self._foreign(sequence)
-        if unseen:
-            index.append(sequence.tokens[-unseen:])
+        text, evidence = self._texts[sequence.id], self._evidence
+        text.extend(sequence.tokens)
         if not budget:
             return Draft([], [], [])
         evidence.clear()
-        self._gather(sequence, index, evidence)
-        nodes = min(budget, max(1, math.floor(self.suffix_decoding_max_spec_factor * evidence.longest)))
+        for place, agreed in text.trail.ranked():
+            evidence.hint(text.index.text[place:], agreed + 1)
+        pattern = text.index.text[-LONGEST_MATCH:]
+        nearest = text.index.recall(pattern, evidence, OCCURRENCES)
+        if nearest is not None:
+            text.trail.meet(*nearest)
+        if self.store is not None:
+            self.store.recall(pattern, evidence, OCCURRENCES, self.suffix_decoding_namespace)
         tokens, parents, scores, kinds = evidence.grow(
             self._proposals.rates,
             self.suffix_decoding_min_token_prob,
             BRANCHES if self.suffix_decoding_use_tree_spec else 1,
-            nodes,
+            min(budget, max(1, math.floor(self.suffix_decoding_max_spec_factor * evidence.longest))),
         )
         return self._proposals.note(sequence, Draft(tokens, parents, scores), kinds)
 
-    def _foreign(self, sequence: Sequence) -> int:
-        """Tokens in the sequence's index that aren't its own."""
-        return 0
 
-    def _gather(self, sequence: Sequence, index: SuffixIndex, evidence: Evidence) -> None:
-        pattern = index.tail(LONGEST_MATCH)
-        index.recall(pattern, evidence, OCCURRENCES)
-        if self.store is not None:
-            self.store.recall(pattern, evidence, OCCURRENCES, self.suffix_decoding_namespace)
+@dataclass
+class _Text:
+    """One sequence's text with its index, and `before` tokens in front that aren't the sequence's own."""
+
+    index: SuffixIndex
+    trail: Trail
+    before: int
+
+    def extend(self, tokens: list[int]) -> None:
+        """Take in the sequence's new tokens."""
+        known = len(self.index.text)
+        self.index.append(tokens[known - self.before :])
+        for place in range(known, len(self.index.text)):
+            self.trail.follow(self.index.text[: place + 1])

@@ -1,9 +1,8 @@
 """An index over a text that grows: where did its latest tokens occur before, and what followed?
 
-`SuffixIndex` holds the text; `Evidence` collects what followed earlier occurrences (in this text, in a store of others, in a prediction)
-and turns it into a tree. Inserting a token is amortised O(1): one hash chain link for each context length, and buffers that double.
-This module imports numba; import it when a drafter is bound, not earlier.
-"""
+`SuffixIndex` holds the text; `Evidence` collects what followed earlier occurrences (in this text, in a store of others,
+in a prediction) and turns it into a tree. Inserting a token is amortised O(1): one hash chain link for each context
+length, and buffers that double. This module imports numba; import it when a drafter is bound, not earlier."""
 
 from __future__ import annotations
 
@@ -27,18 +26,21 @@ class Evidence:
         self.lengths = np.empty(occurrences, dtype=np.int64)
         self.ends = np.empty(occurrences, dtype=np.int64)
         self.count = 0
+        self.hints = 0
 
     def clear(self) -> None:
+        """Forget all continuations."""
         self.count = 0
+        self.hints = 0
 
-    def add(self, continuation: NDArray[np.int64], length: int) -> None:
-        """Add a continuation from outside that is as good as one after a match of `length` tokens (>= 1)."""
-        if self.count < len(self.lengths) and len(continuation):
-            row = self.continuations[self.count]
-            row[: len(continuation)] = continuation[: len(row)]
-            row[len(continuation) :] = -1
-            self.lengths[self.count] = length
-            self.count += 1
+    def hint(self, continuation: NDArray[np.int64], length: int) -> None:
+        """Add a continuation that is as good as one after a match of `length` tokens (>= 1); before any `recall`."""
+        row = self.continuations[self.count]
+        row[: len(continuation)] = continuation[: len(row)]
+        row[len(continuation) :] = -1
+        self.lengths[self.count] = length
+        self.count += 1
+        self.hints += 1
 
     @property
     def longest(self) -> int:
@@ -52,7 +54,17 @@ class Evidence:
         tokens, parents, kinds = np.empty((3, budget), dtype=np.int64)
         scores = np.empty(budget, dtype=np.float64)
         size = grow(
-            self.continuations, self.lengths, self.count, rates, least, branches, tokens, parents, scores, kinds
+            self.continuations,
+            self.lengths,
+            self.hints,
+            self.count,
+            rates,
+            least,
+            branches,
+            tokens,
+            parents,
+            scores,
+            kinds,
         )
         return tokens[:size].tolist(), parents[:size].tolist(), scores[:size].tolist(), kinds[:size].tolist()
 
@@ -79,7 +91,9 @@ class Chains:
     def recall(
         self, pattern: NDArray[np.int64], span: tuple[int, int], salt: int, evidence: Evidence, limit: int
     ) -> None:
-        """Add up to `limit` continuations of the longest suffixes of `pattern`, found in the positions of `span`, latest first."""
+        """Add up to `limit` continuations of the longest suffixes of `pattern`, found in the positions of `span`,
+        latest first.
+        """
         oldest, stop = span
         first = evidence.count
         last = min(first + limit, len(evidence.lengths))
@@ -93,24 +107,26 @@ class SuffixIndex:
     """One growing text, indexed; at most twice Chains.BYTES (96 bytes) a token."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        self.length = 0
         self._chains = Chains(FIRST_CAPACITY)
+        self.text = self._chains.tokens[:0]
         self.append(tokens)
 
     def append(self, tokens: Sequence[int]) -> None:
         """Add tokens to the end of the text."""
-        stop = self.length + len(tokens)
+        start, stop = len(self.text), len(self.text) + len(tokens)
         if stop >= self._chains.capacity:
-            held = self._chains.tokens[: self.length]
             self._chains = Chains(1 << stop.bit_length())
-            self._chains.write(0, held)
-        self._chains.write(self.length, np.array(tokens, dtype=np.int64))
-        self.length = stop
+            self._chains.write(0, self.text)
+        self._chains.write(start, np.array(tokens, dtype=np.int64))
+        self.text = self._chains.tokens[:stop]
 
-    def tail(self, count: int) -> NDArray[np.int64]:
-        """The last `count` tokens, or all there are."""
-        return self._chains.tokens[max(0, self.length - count) : self.length]
+    def recall(self, pattern: NDArray[np.int64], evidence: Evidence, limit: int) -> tuple[int, int] | None:
+        """Add to `evidence` what followed the latest occurrences of the longest suffixes of `pattern`.
 
-    def recall(self, pattern: NDArray[np.int64], evidence: Evidence, limit: int) -> None:
-        """Add to `evidence` what followed the latest occurrences of the longest suffixes of `pattern`."""
-        self._chains.recall(pattern, (0, self.length), 0, evidence, limit)
+        Returns where the continuation of the longest match starts, and its length.
+        """
+        first = evidence.count
+        self._chains.recall(pattern, (0, len(self.text)), 0, evidence, limit)
+        if evidence.count == first:
+            return None
+        return int(evidence.ends[first]), int(evidence.lengths[first])

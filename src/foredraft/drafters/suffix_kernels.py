@@ -1,10 +1,12 @@
-"""The compiled loops of the suffix index: insert tokens, recall what followed earlier occurrences, grow a tree from that.
+"""The compiled loops of the suffix index: insert tokens, recall what followed earlier occurrences, grow a tree from
+that.
 
-The index is a match finder like those of LZ compressors. For each of a few context lengths ("orders") it keeps hash chains: `heads[order, hash]`
-is the end of the latest occurrence of a context, `previous[order, end]` the end of the one before. Inserting a token costs one
-chain link per order whatever the text, and the latest occurrences of the longest matching suffixes are a short walk away. `end` is
-the index of the token after an occurrence, where its continuation starts; 0 means none. All buffers have a power of two entries and
-positions wrap around, so the same loops serve a text that grows and a store that forgets.
+The index is a match finder like those of LZ compressors. For each of a few context lengths ("orders") it keeps hash
+chains: `heads[order, hash]` is the end of the latest occurrence of a context, `previous[order, end]` the end of the one
+before. Inserting a token costs one chain link per order whatever the text, and the latest occurrences of the longest
+matching suffixes are a short walk away. `end` is the index of the token after an occurrence, where its continuation
+starts; 0 means none. All buffers have a power of two entries and positions wrap around, so the same loops serve a text
+that grows and a store that forgets.
 
 This module imports numba; import it when a drafter is bound, not earlier. Compiled code is cached on disk.
 """
@@ -28,7 +30,7 @@ LONGEST = 32
 # Guesses are calibrated by the length of the match behind them and by their share of the votes.
 LENGTHS = 8
 SHARES = 5
-KINDS = LENGTHS * SHARES
+KINDS = 2 * LENGTHS * SHARES
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
@@ -54,7 +56,8 @@ def _extend(tokens, previous, heads, start, stop):  # type: ignore[no-untyped-de
 
 
 def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations, lengths, ends, first, last):  # type: ignore[no-untyped-def]
-    """Fill rows first .. last - 1 of `continuations` with what followed the latest occurrences of `pattern`'s longest suffixes.
+    """Fill rows first .. last - 1 of `continuations` with what followed the latest occurrences of `pattern`'s longest
+    suffixes.
 
     lengths[i] is how many tokens of the pattern's tail match before ends[i]. Returns the number of rows filled in all.
     """
@@ -105,12 +108,11 @@ def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations,
     return count
 
 
-def _grow(continuations, lengths, count, rates, least, branches, tokens, parents, scores, kinds):  # type: ignore[no-untyped-def]
+def _grow(continuations, lengths, hints, count, rates, least, branches, tokens, parents, scores, kinds):  # type: ignore[no-untyped-def]
     """Best-first tree over the continuations' votes; returns its size, at most tokens.shape[0].
 
-    Every continuation that agrees with the path so far votes for its next token, longer matches with more weight. A child's score is
-    its parent's times the rate at which guesses of its kind have come true.
-    """
+    Every continuation that agrees with the path so far votes for its next token, longer matches with more weight. A
+    child's score is its parent's times the rate at which guesses of its kind have come true."""
     budget = tokens.shape[0]
     room = (budget + 1) * MAX_CHILDREN
     members = np.empty((room, count), np.int32)
@@ -125,6 +127,7 @@ def _grow(continuations, lengths, count, rates, least, branches, tokens, parents
     weights = np.zeros(count, np.float64)
     longest = np.zeros(count, np.int64)
     votes = np.zeros(count, np.int64)
+    hinted = np.zeros(count, np.bool_)
 
     nodes = 0
     parent, depth, reach = -1, 0, 1.0
@@ -146,11 +149,15 @@ def _grow(continuations, lengths, count, rates, least, branches, tokens, parents
                 distinct += 1
                 choices[place], weights[place], longest[place], votes[place] = token, 0.0, 0, 0
             weights[place] += weight
-            longest[place] = max(longest[place], length)
+            if length > longest[place] or (length == longest[place] and member >= hints):
+                longest[place] = length
+                hinted[place] = member < hints
             votes[place] += 1
         for _ in range(min(distinct, branches, MAX_CHILDREN)):
             best = np.argmax(weights[:distinct])
             kind = _kind(longest[best], weights[best] / total, votes[best])
+            if hinted[best]:
+                kind += LENGTHS * SHARES
             weights[best] = 0.0
             if reach * rates[kind] < least:
                 continue
@@ -195,12 +202,14 @@ def _kind_of(length, share, votes):  # type: ignore[no-untyped-def]
 
 
 _kind = njit(cache=True)(_kind_of)
-extend: Callable[..., None] = njit("(int64[::1], int32[:, ::1], int32[:, ::1], int64, int64)", cache=True)(_extend)
+
+_INDEX = "int64[::1], int32[:, ::1], int32[:, ::1]"
+_EVIDENCE = "int64[:, ::1], int64[::1]"
+extend: Callable[..., None] = njit(f"({_INDEX}, int64, int64)", cache=True)(_extend)
 recall: Callable[..., int] = njit(
-    "int64(int64[::1], int32[:, ::1], int32[:, ::1], int64, int64, int64, int64[::1], int64[:, ::1], int64[::1], int64[::1], int64, int64)",
-    cache=True,
+    f"int64({_INDEX}, int64, int64, int64, int64[::1], {_EVIDENCE}, int64[::1], int64, int64)", cache=True
 )(_recall)
 grow: Callable[..., int] = njit(
-    "int64(int64[:, ::1], int64[::1], int64, float64[::1], float64, int64, int64[::1], int64[::1], float64[::1], int64[::1])",
+    f"int64({_EVIDENCE}, int64, int64, float64[::1], float64, int64, int64[::1], int64[::1], float64[::1], int64[::1])",
     cache=True,
 )(_grow)

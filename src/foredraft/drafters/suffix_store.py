@@ -1,10 +1,10 @@
 """A bounded store of finished texts, shared by the requests of a server and searched like a request's own text.
 
-Texts are kept in one ring with the chains of suffix_kernels.py, so its memory is fixed from the start. When room is needed the oldest
-text leaves, unless it was drafted from since its turn last came: then it moves to the front (the clock algorithm, least recently used to
-within one turn). Tokens are stored together with their namespace, so that a text of one namespace never matches, and therefore never
-shows, in another. All methods may be called from several threads.
-"""
+Texts are kept in one ring with the chains of suffix_kernels.py, so its memory is fixed from the start. When room is
+needed the oldest text leaves, unless it was drafted from since its turn last came: then it moves to the front (the
+clock algorithm, least recently used to within one turn). Tokens are stored together with their namespace, so that a
+text of one namespace never matches, and therefore never shows, in another. All methods may be called from several
+threads."""
 
 from __future__ import annotations
 
@@ -48,8 +48,12 @@ class SuffixStore:
         self.max_requests = max_requests
         self._chains = Chains(capacity)
         self._lock = Lock()
-        self._forget()
         self._next_salt = 1
+        self._stop = 0
+        self._texts: list[_Text] = []
+        self._starts: list[int] = []
+        self._salts: dict[str, int] = {}
+        self._held: dict[str, int] = {}
 
     @property
     def nbytes(self) -> int:
@@ -96,7 +100,9 @@ class SuffixStore:
     def _make_room(self, needed: int) -> None:
         if self._stop + needed > LAST_POSITION - SECOND_CHANCES * needed - self._chains.capacity:
             self._chains = Chains(self._chains.capacity)
-            self._forget()
+            self._stop = 0
+            for kept in (self._texts, self._starts, self._salts, self._held):
+                kept.clear()
         chances = SECOND_CHANCES * needed
         while self._texts and (
             self._stop + needed - self._starts[0] > self._chains.capacity or len(self._texts) >= self.max_requests
@@ -113,10 +119,3 @@ class SuffixStore:
     def _read(self, text: _Text) -> NDArray[np.int64]:
         positions = np.arange(text.start, text.stop) % self._chains.capacity
         return self._chains.tokens[positions] & 0xFFFFFFFF
-
-    def _forget(self) -> None:
-        self._stop = 0
-        self._texts: list[_Text] = []
-        self._starts: list[int] = []
-        self._salts: dict[str, int] = {}
-        self._held: dict[str, int] = {}

@@ -21,6 +21,7 @@ from foredraft.engine.logprobs import emitted_logprobs
 from foredraft.engine.outputs import Delta, Logprob
 from foredraft.engine.requests import Choice, Request, check_request
 from foredraft.engine.scheduler import Scheduler
+from foredraft.errors import RequestError
 from foredraft.sampling import pick, rows_of
 from foredraft.target.target import Target, TargetOutput
 from foredraft.tree import TokenTree
@@ -55,6 +56,7 @@ class Engine:
         self.num_speculative_tokens = num_speculative_tokens if drafter else 0
         self.controller = controller or FixedController()
         self.kv_room = kv_room or target.cache.slots * (target.max_model_len + self.num_speculative_tokens)
+        self.max_length = min(target.max_model_len, self.kv_room)
         self.scheduler = Scheduler(
             target.cache,
             max_batched_tokens=max_batched_tokens,
@@ -86,7 +88,11 @@ class Engine:
     ) -> Request:
         """Queue a request. Raises RequestError or CapacityError if it can't be served; nothing else is affected."""
         tokens = list(prompt)
-        check_request(tokens, params, self.target, self.kv_room - self.num_speculative_tokens)
+        check_request(tokens, params, self.target, self.kv_room)
+        if request_id in self._requests:
+            raise RequestError(
+                f"A request with the id {request_id!r} is being decoded already; give another id or none."
+            )
         request = Request(request_id or f"request-{next(self._ids)}", text, tokens, params)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         for choice in range(params.n):
@@ -166,8 +172,8 @@ class Engine:
         return self.num_speculative_tokens if wanted is None else min(wanted, self.num_speculative_tokens)
 
     def _limit(self, sequence: Sequence) -> int:
-        """Most draft nodes for a sequence: none beyond what it may still emit, or beyond the model's last position."""
-        room = self.target.max_model_len - len(sequence.tokens)
+        """Most draft nodes for a sequence: none beyond what it may still emit, or beyond the last position."""
+        room = self.max_length - len(sequence.tokens)
         remaining = room if sequence.remaining is None else min(room, sequence.remaining)
         return max(0, min(self._draft_limit(sequence.params), remaining - 1))
 
@@ -214,10 +220,8 @@ class Engine:
             sequences, drafts, verdict.tokens.tolist(), verdict.lengths.tolist(), logprobs, strict=True
         ):
             choice = self._choices[sequence.id]
-            delta = choice.extend(
-                tokens[:length], length - 1, self.target.eos_token_ids, self.target.max_model_len, values
-            )
-            choice.output.speculative_decoding.observe(drafted, length - 1, len(delta.token_ids))
+            delta = choice.extend(tokens[:length], length - 1, self.target.eos_token_ids, self.max_length, values)
+            choice.output.speculative_decoding.observe(drafted, sum(delta.drafted), len(delta.token_ids))
             deltas.append(delta)
         return deltas
 

@@ -38,6 +38,8 @@ class LLM:
         *,
         speculative_config: Mapping[str, object] | None = None,
         dtype: str = "auto",
+        quantization: str | None = None,
+        device: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 512,
@@ -51,6 +53,8 @@ class LLM:
         args = EngineArgs(
             model=model,
             dtype=dtype,
+            quantization=quantization,
+            device=device,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,

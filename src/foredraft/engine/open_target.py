@@ -10,7 +10,7 @@ import torch
 
 from foredraft.errors import CapacityError, ConfigError
 from foredraft.target.kv_cache import KVCache
-from foredraft.target.stock_decoder import StockDecoder, exact_length
+from foredraft.target.stock_decoder import exact_length
 from foredraft.target.target import Target
 
 if TYPE_CHECKING:
@@ -27,11 +27,15 @@ class EngineArgs:
 
     kv_cache_memory_bytes  room for keys and values (None: half of the memory that is free, at most what all slots can
                            use)
+    quantization           "int8", or None: as the checkpoint suggests
     enforce_eager          run the stock transformers model even where the lean decoder could
+    device                 "cpu", "cuda", ..., or "auto": the first GPU if there is one
     """
 
     model: str
     dtype: str = "auto"
+    quantization: str | None = None
+    device: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 16
     max_num_batched_tokens: int = 512
@@ -59,9 +63,10 @@ class OpenedTarget:
 
 def open_target(args: EngineArgs) -> OpenedTarget:
     """Load a model for decoding. Raises LoadError, ConfigError or CapacityError."""
-    from foredraft.target.loading import load_target
+    from foredraft.target.loading import prepare_target
+    from foredraft.target.open_decoder import open_decoder
 
-    loaded = load_target(
+    prepared = prepare_target(
         args.model,
         dtype=args.dtype,
         revision=args.revision,
@@ -69,9 +74,11 @@ def open_target(args: EngineArgs) -> OpenedTarget:
         max_model_len=args.max_model_len,
         offline=args.offline,
     )
-    decoder = StockDecoder(loaded.model)
-    longest = loaded.max_model_len
-    if (exact := exact_length(loaded.model.config.get_text_config())) is not None:
+    decoder = open_decoder(
+        prepared, quantization=args.quantization, enforce_eager=args.enforce_eager, device=args.device
+    )
+    longest = prepared.max_model_len
+    if (exact := exact_length(prepared.config.get_text_config())) is not None:
         longest = min(longest, exact)
     per_token = decoder.cache_shape.bytes_per_token(decoder.cache_dtype.itemsize)
     room = args.max_num_seqs * longest
@@ -89,8 +96,10 @@ def open_target(args: EngineArgs) -> OpenedTarget:
     cache = KVCache(
         decoder.cache_shape, args.max_num_seqs, decoder.cache_dtype, decoder.device, max_length=min(longest, room)
     )
-    target = Target(decoder, cache, loaded.name, longest, loaded.eos_token_ids, loaded.tokenizer)
-    return OpenedTarget(target, room, loaded.generation_defaults)
+    target = Target(
+        decoder, cache, prepared.name, longest, prepared.eos_token_ids, prepared.tokenizer, prepared.fingerprint
+    )
+    return OpenedTarget(target, room, prepared.generation_defaults)
 
 
 def _free_memory(device: torch.device) -> int | None:

@@ -1,8 +1,8 @@
 """A decoder for Llama-shaped models with nothing between its products but what the arithmetic needs.
 
-Two ways compute the same functions: compiled kernels on CPUs, where a row's result has the same bits whatever the other rows of the pass are,
-and plain torch everywhere else (GPUs, float64, processors that the kernels don't serve). Weights are taken over from the checkpoint one by
-one, so that there is no second copy of them.
+Two ways compute the same functions: compiled kernels on CPUs, where a row's result has the same bits whatever the other
+rows of the pass are, and plain torch everywhere else (GPUs, float64, processors that the kernels don't serve). Weights
+are taken over from the checkpoint one by one, so that there is no second copy of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ __all__ = ["FastDecoder", "Unsupported", "build_fast_decoder", "load_fast_decode
 class Way(Protocol):
     """How the pass is computed."""
 
+    name: str
     shape: LlamaShape
+    weight_bytes: int
     cache_dtype: torch.dtype
     device: torch.device
 
@@ -77,11 +79,13 @@ class FastDecoder:
         return FastDecoder(self.weight_format, self.way.truncated(layers))
 
 
-def build_fast_decoder(model: PreTrainedModel, *, weight_format: WeightFormat, threads: int | None = None) -> FastDecoder:
+def build_fast_decoder(
+    model: PreTrainedModel, *, weight_format: WeightFormat, threads: int | None = None
+) -> FastDecoder:
     """Take the weights out of `model`, which can't be used afterwards.
 
-    `threads` is how many compute (torch's number of threads when None). Raises Unsupported, before it touches any weight, when the model
-    is not Llama-shaped.
+    `threads` is how many compute (torch's number of threads when None). Raises Unsupported, before it touches any
+    weight, when the model is not Llama-shaped.
     """
     parameters = dict(model.named_parameters())
 
@@ -91,7 +95,9 @@ def build_fast_decoder(model: PreTrainedModel, *, weight_format: WeightFormat, t
         parameter.data = tensor.new_empty(0)
         return tensor
 
-    return load_fast_decoder(model.config, list(parameters), take, weight_format=weight_format, threads=threads, device=model.device)
+    return load_fast_decoder(
+        model.config, list(parameters), take, weight_format=weight_format, threads=threads, device=model.device
+    )
 
 
 def load_fast_decoder(

@@ -1,7 +1,9 @@
-"""Which models the lean decoder can run, and what it must know about them: sizes, windows, rotary frequencies, multipliers.
+"""Which models the lean decoder can run, and what it must know about them: sizes, windows, rotary frequencies,
+multipliers.
 
-Llama, Mistral, Qwen2, Qwen3, SmolLM3 and Granite differ from one another in constants only; this module reads them from the configuration
-and checks the names of the tensors, so that a model with any part that the lean decoder doesn't know is refused.
+Llama, Mistral, Qwen2, Qwen3, SmolLM3 and Granite differ from one another in constants only; this module reads them from
+the configuration and checks the names of the tensors, so that a model with any part that the lean decoder doesn't know
+is refused.
 """
 
 from __future__ import annotations
@@ -22,13 +24,21 @@ __all__ = ["LlamaShape", "Unsupported", "layer_tensor", "read_shape"]
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite")
 VARYING_ROPE = ("dynamic", "longrope")
-PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+PROJECTIONS = (
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)
 NORMS = ("input_layernorm", "post_attention_layernorm")
 HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 
-class Unsupported(Exception):
+class Unsupported(Exception):  # noqa: N818 - says what the model is, not what went wrong
     """The lean decoder can't run this model; the message says why in one clause."""
 
 
@@ -58,7 +68,9 @@ class LlamaShape:
 
     @property
     def cache_shape(self) -> CacheShape:
-        return CacheShape((self.kv_heads,) * self.layers, (self.head_dim,) * self.layers, (self.head_dim,) * self.layers)
+        return CacheShape(
+            (self.kv_heads,) * self.layers, (self.head_dim,) * self.layers, (self.head_dim,) * self.layers
+        )
 
     def truncated(self, layers: int) -> LlamaShape:
         return replace(self, layers=layers, windows=self.windows[:layers], rotates=self.rotates[:layers])
@@ -75,7 +87,9 @@ def layer_tensor(layer: int, part: str, leaf: str = "weight") -> str:
 
 
 def read_shape(config: PreTrainedConfig, names: Iterable[str]) -> LlamaShape:
-    """Read the shape, raising Unsupported with the reason unless configuration and tensor `names` are a Llama-shaped model's."""
+    """Read the shape, raising Unsupported with the reason unless configuration and tensor `names` are a Llama-shaped
+    model's.
+    """
     kind = config.model_type
     if kind not in FAMILIES:
         raise Unsupported(f"models of type {kind} are not Llama-shaped")

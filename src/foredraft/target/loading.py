@@ -54,6 +54,8 @@ class PreparedModel:
     checkpoint           folder with config.json and the safetensors files; for a .gguf file, its converted copy
     config               transformers' configuration
     dtype                of the float weights
+    dtype_chosen         whether the caller asked for that dtype
+    quantised            whether the checkpoint stores quantised weights (a .gguf file of at most 8 bits)
     fingerprint          changes whenever weights, configuration or dtype may have changed
     max_model_len        longest prompt + output in tokens
     generation_defaults  the checkpoint's own generation_config.json, if it has one
@@ -65,6 +67,8 @@ class PreparedModel:
     checkpoint: Checkpoint
     config: PreTrainedConfig
     dtype: torch.dtype
+    dtype_chosen: bool
+    quantised: bool
     tokenizer: PreTrainedTokenizerBase
     fingerprint: str
     max_model_len: int
@@ -133,6 +137,8 @@ def prepare_target(
         checkpoint=checkpoint,
         config=config,
         dtype=chosen,
+        dtype_chosen=dtype != "auto",
+        quantised=converted and stored not in AUTO,
         tokenizer=tokenizer,
         fingerprint=_fingerprint(checkpoint, converted, chosen),
         max_model_len=_context_length(model, config.get_text_config(), max_model_len),

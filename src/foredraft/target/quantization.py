@@ -1,9 +1,9 @@
 """Weight formats of the lean decoder, and the two shapes that weights are stored in.
 
-float32 and bfloat16 keep the checkpoint's numbers. int8 keeps one float32 scale per output channel and whole numbers from -127 to 127;
-activations get a scale per row while decoding, and a second digit where a few outliers would spoil that scale. Sums of products are exact
-integers, so every kernel computes the same bits.
-`pack` lays a weight out in the panels that the compiled kernels read.
+float32 and bfloat16 keep the checkpoint's numbers. int8 keeps one float32 scale per output channel and whole numbers
+from -127 to 127; activations get a scale per row while decoding, and a second digit where a few outliers would spoil
+that scale. Sums of products are exact integers, so every kernel computes the same bits. `pack` lays a weight out in the
+panels that the compiled kernels read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ WORD_SIZE = {"int8": 4, "bfloat16": 2, "float32": 1}
 
 
 class Packed(NamedTuple):
-    """words int32 [panels, words, 48], a word being 4 int8 (plus 128), 2 bfloat16 or 1 float32 numbers along the input dimension;
-    scale float32 [panels * 48], int8 only."""
+    """words int32 [panels, words, 48], a word being 4 int8 (plus 128), 2 bfloat16 or 1 float32 numbers along the input
+    dimension; scale float32 [panels * 48], int8 only."""
 
     words: Tensor
     scale: Tensor | None
@@ -39,10 +39,12 @@ def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantise_activations(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[T, K] -> int8 low and high digits [T, K] and float32 scales [T], with (low + 256 * high) * scale nearest to the rows.
+    """[T, K] -> int8 low and high digits [T, K] and float32 scales [T], with (low + 256 * high) * scale nearest to the
+    rows.
 
-    Each row gets the finest of five scales (127, 254 .. 2032 levels up to its largest entry) at which no more than one entry in 64 needs a
-    high digit. Language models have a few activations far above the rest; with one digit those alone would set every entry's precision.
+    Each row gets the finest of five scales (127, 254 .. 2032 levels up to its largest entry) at which no more than one
+    entry in 64 needs a high digit. Language models have a few activations far above the rest; with one digit those
+    alone would set every entry's precision.
     """
     rows = rows.float()
     magnitude = rows.abs()
@@ -64,7 +66,7 @@ def packed_bytes(columns: int, size: int, weight_format: WeightFormat) -> int:
 
 def pack(weight: Tensor, weight_format: WeightFormat, words: Tensor) -> Packed:
     """Pack [N, K] into `words`, uint8 [packed_bytes(N, K)]; columns past N are zero."""
-    columns, size = weight.shape
+    columns = weight.shape[0]
     panels = -(-columns // PANEL)
     scale = None
     if weight_format == "int8":
@@ -84,10 +86,10 @@ def pack(weight: Tensor, weight_format: WeightFormat, words: Tensor) -> Packed:
 
 
 def interleave(gate: Tensor, up: Tensor) -> Tensor:
-    """[I, ...] and [I, ...] -> rows of 24 gates and the 24 ups that they gate, alternating; padded with zeros to whole panels."""
+    """[I, ...] and [I, ...] -> 24 gates, the 24 ups that they gate, and so on; zeros fill the last panel."""
     half = PANEL // 2
     missing = -gate.shape[0] % half
     if missing:
         gate, up = (torch.cat([part, part.new_zeros((missing, *part.shape[1:]))]) for part in (gate, up))
-    blocks = (part.unflatten(0, (-1, half)) for part in (gate, up))
-    return torch.cat(list(blocks), dim=1).flatten(0, 1)
+    blocks = [part.reshape(-1, half, *part.shape[1:]) for part in (gate, up)]
+    return torch.cat(blocks, dim=1).flatten(0, 1)

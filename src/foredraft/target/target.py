@@ -35,7 +35,10 @@ class TargetOutput(NamedTuple):
 
 @dataclass(eq=False)
 class Target:
-    """The model whose output is reproduced. `tokenizer` is None only for models without text."""
+    """The model whose output is reproduced. `tokenizer` is None only for models without text.
+
+    `fingerprint` identifies the checkpoint; what is measured about a model is kept under it.
+    """
 
     decoder: Decoder
     cache: KVCache
@@ -43,6 +46,7 @@ class Target:
     max_model_len: int
     eos_token_ids: tuple[int, ...] = ()
     tokenizer: PreTrainedTokenizerBase | None = None
+    fingerprint: str = ""
 
     @property
     def vocab_size(self) -> int:

@@ -1,7 +1,8 @@
 """The lean decoder in plain torch: GPUs, float64, and processors that the compiled kernels don't serve.
 
-The functions are those of the compiled way, written without a host sync between layers. Products of floating-point numbers run on tiles of a
-fixed number of rows, so that the library picks the same kernel whatever the size of the pass; int8 products are exact anyway.
+The functions are those of the compiled way, written without a host sync between layers. Products of floating-point
+numbers run on tiles of a fixed number of rows, so that the library picks the same kernel whatever the size of the pass;
+int8 products are exact anyway.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class TorchWay:
         weight_format: WeightFormat,
         device: torch.device,
     ) -> None:
+        self.name = "plain torch"
         self.shape = shape
         self.weight_format = weight_format
         self.device = device
@@ -68,6 +70,8 @@ class TorchWay:
         self.embedding = table if not shape.tied or weight_format == "int8" else self.head_weight.rows
         self._rope = torch.empty(0, device=device)
         del self._take
+        weights = [self.head_weight, *(weight for layer in self.layers for weight in layer[:4])]
+        self.weight_bytes = sum(weight.rows.nbytes for weight in weights)
 
     def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...]) -> Hidden:
         shape = self.shape
@@ -79,8 +83,8 @@ class TorchWay:
             if index in taps:
                 captured[index] = x
             projected = self._product(self._normalise(x, layer.norms[0]), layer.qkv)
-            heads = projected.unflatten(1, (-1, shape.head_dim))
-            query, key, value = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+            heads = projected.view(len(projected), -1, shape.head_dim)
+            query, key, value = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
             if layer.head_norms is not None:
                 query, key = (
                     self._normalise(part, norm) for part, norm in zip((query, key), layer.head_norms, strict=True)
@@ -111,7 +115,8 @@ class TorchWay:
             sums = _exact(low, weight.rows) + 256 * _exact(high, weight.rows)
             y = sums.float() * (scale.unsqueeze(1) * weight.scale)
         else:
-            tiles = pad(x.to(weight.rows.dtype), (0, 0, 0, -x.shape[0] % TILE_ROWS)).split(TILE_ROWS)
+            padded = pad(x.to(weight.rows.dtype), (0, 0, 0, -x.shape[0] % TILE_ROWS))
+            tiles = torch.split(padded, TILE_ROWS)
             y = torch.cat([linear(tile, weight.rows) for tile in tiles])[: x.shape[0]].to(self.dtype)
         return y if weight.bias is None else y + weight.bias
 

@@ -9,6 +9,7 @@
 for reports with a line each; the other names are what they are made of.
 """
 
+from foredraft.testing.capricious import CapriciousController
 from foredraft.testing.contract import CONTRACT, Trial, check_drafter
 from foredraft.testing.random_target import random_target
 from foredraft.testing.workload import (
@@ -25,6 +26,7 @@ __all__ = [
     "CONTRACT",
     "Answer",
     "Ask",
+    "CapriciousController",
     "Trial",
     "check_drafter",
     "decode",

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Collection
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from types import FunctionType, ModuleType
+from typing import TypeAlias
 
 from foredraft.drafters.base import Drafter
 from foredraft.engine.controller import Controller
@@ -28,6 +28,7 @@ from foredraft.types import SamplingParams, Sequence
 __all__ = ["CONTRACT", "Trial", "check_drafter"]
 
 FIRST_ID = 1 << 40  # far from every token, count and slot, so that an id found in a drafter's state is an id
+Case: TypeAlias = tuple[list[Ask], list[Answer]]
 TEMPERATURES = (0.0, 0.7, 1.0)
 
 
@@ -38,6 +39,7 @@ class Trial:
     make_drafter: Callable[[], Drafter]
     make_target: Callable[[], Target] = random_target
     num_speculative_tokens: int = 6
+    _cases: dict[float, Case] = field(default_factory=dict, init=False)
 
     def engine(
         self,
@@ -57,15 +59,17 @@ class Trial:
         engine._ids = itertools.count(FIRST_ID)
         return engine
 
-    @cached_property
-    def cases(self) -> list[tuple[list[Ask], list[Answer]]]:
-        """For each temperature, requests and their plain answers; the requests carry half-right predictions."""
-        cases = []
-        for temperature in TEMPERATURES:
-            asks = mixed_asks(self.make_target().vocab_size, temperature)
+    def case(self, temperature: float) -> Case:
+        """Requests and their plain answers; the requests carry half-right predictions."""
+        if temperature not in self._cases:
+            asks = mixed_asks(self.make_target().vocab_size, temperature, max_tokens=16)
             plain = decode_plainly(self.make_target, asks)
-            cases.append((with_predictions(asks, plain), plain))
-        return cases
+            self._cases[temperature] = with_predictions(asks, plain), plain
+        return self._cases[temperature]
+
+    def cases(self) -> Iterator[Case]:
+        """At temperature 0 and above."""
+        return map(self.case, TEMPERATURES)
 
 
 def check_drafter(
@@ -89,21 +93,21 @@ def check_drafter(
 
 def same_tokens_alone(trial: Trial) -> None:
     """One request after another on the same engine."""
-    for asks, plain in trial.cases:
+    for asks, plain in trial.cases():
         engine = trial.engine()
         _compare([decode(engine, [ask])[0] for ask in asks], plain, asks, "decoded alone")
 
 
 def same_tokens_together(trial: Trial) -> None:
     """Requests that join one by one, with prompts read in chunks of eight tokens in between."""
-    for asks, plain in trial.cases:
+    for asks, plain in trial.cases():
         answers = decode(trial.engine(max_batched_tokens=8), asks, arrivals=range(0, 2 * len(asks), 2))
         _compare(answers, plain, asks, "decoded together")
 
 
 def survives_aborts(trial: Trial) -> None:
     """Requests that are aborted in the middle, while waiting, and while their prompt is being read."""
-    for asks, plain in trial.cases:
+    for asks, plain in trial.cases():
         aborts = {1: asks[3].name, 4: asks[0].name, 5: asks[4].name, 6: asks[5].name}
         answers = decode(trial.engine(max_batched_tokens=16), asks, aborts=aborts)
         _compare(answers, plain, asks, "decoded while others are aborted")
@@ -111,7 +115,7 @@ def survives_aborts(trial: Trial) -> None:
 
 def survives_preemption(trial: Trial) -> None:
     """So little KV room that running sequences are evicted and computed again: `end`, then `begin` once more."""
-    for asks, plain in trial.cases:
+    for asks, plain in trial.cases():
         longest = max(len(ask.prompt) + (ask.params.max_tokens or 0) for ask in asks)
         engine = trial.engine(kv_room=longest + 2 * trial.num_speculative_tokens)
         _compare(decode(engine, asks), plain, asks, "decoded under preemption")
@@ -119,7 +123,7 @@ def survives_preemption(trial: Trial) -> None:
 
 def survives_a_controller(trial: Trial) -> None:
     """Some steps have no budget, some requests never have one, and proposed trees are cut before they are used."""
-    for asks, plain in trial.cases:
+    for asks, plain in trial.cases():
         mixed = [
             replace(ask, params=replace(ask.params, speculative=False)) if index % 3 == 1 else ask
             for index, ask in enumerate(asks)
@@ -138,7 +142,7 @@ def survives_an_empty_history(trial: Trial) -> None:
 
 def forgets_what_ended(trial: Trial) -> None:
     """Nothing of a sequence that ended stays behind in the drafter: neither the sequence nor state under its id."""
-    asks, _ = trial.cases[0]
+    asks, _ = trial.case(0.0)
     engine = trial.engine()
     decode(engine, asks, aborts={3: asks[1].name})
     watched = engine.drafter

@@ -1,10 +1,13 @@
 """Attention of every row over its own path through the slot cache, in order of absolute position.
 
-Scores, weights and the weighted sum of values are computed in blocks of 64 positions that start at multiples of 64, position after position,
-whichever cache entry holds a position. So a row has the same bits whether its ancestors are draft nodes or were committed long ago. Rows
-of a unit, and the query heads that share a key head, read the cache once, together; where their paths part, each gathers its own block.
+Scores, weights and the weighted sum of values are computed in blocks of 64 positions that start at multiples of 64,
+position after position, whichever cache entry holds a position. So a row has the same bits whether its ancestors are
+draft nodes or were committed long ago. Rows of a unit, and the query heads that share a key head, read the cache once,
+together; where their paths part, each gathers its own block.
 """
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from numba import carray, float32, njit
@@ -28,10 +31,11 @@ def scratch_bytes(queries: int, head_dim: int, length: int) -> int:
 
 
 @njit(error_model="numpy")
-def attend(plan, first, rows, keys, values, queries, window, scale, target, scratch):  # type: ignore[no-untyped-def]
+def attend(plan, first, rows, keys, values, queries, window, scale, target, scratch):
     """Rows `first ..` of one slot and one key head.
 
-    Addresses: keys and values of the slot's entries, queries and target of the first row's first query head of the group.
+    Addresses: keys and values of the slot's entries, queries and target of the first row's first query head of the
+    group.
     """
     heads, head_dim = plan[at.HEADS], plan[at.HEAD_DIM]
     group = heads // plan[at.KV_HEADS]
@@ -117,7 +121,7 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
 
 
 @njit
-def run_of(straight, length, row, rows, start):  # type: ignore[no-untyped-def]
+def run_of(straight, length, row, rows, start):
     """Rows `row .. end` whose paths are straight in this block, and how many of its positions the longest of them sees.
 
     When `row` itself isn't straight here, end is `row` and the count its own.
@@ -132,7 +136,7 @@ def run_of(straight, length, row, rows, start):  # type: ignore[no-untyped-def]
 
 
 @njit
-def gather(source, entry_bytes, start, count, straight, tail_at, target):  # type: ignore[no-untyped-def]
+def gather(source, entry_bytes, start, count, straight, tail_at, target):
     """Copy the entries of positions `start .. start + count` of one row's path."""
     tail = carray(longs_at(tail_at), (1 << 30,))
     for index in range(count):
@@ -142,7 +146,7 @@ def gather(source, entry_bytes, start, count, straight, tail_at, target):  # typ
 
 
 @njit
-def turn_keys(source, count, words, target):  # type: ignore[no-untyped-def]
+def turn_keys(source, count, words, target):
     """Keys [count, words] to columns [words, 64]; columns past `count` are rubbish, and masked later."""
     whole = words - words % 16
     for key in range(0, count, 16):
@@ -156,7 +160,7 @@ def turn_keys(source, count, words, target):  # type: ignore[no-untyped-def]
 
 
 @njit
-def score(narrow, queries, count, words, columns, target, span):  # type: ignore[no-untyped-def]
+def score(narrow, queries, count, words, columns, target, span):
     for query in range(0, count, TILE_QUERIES):
         tile = min(TILE_QUERIES, count - query)
         source, out = queries + query * words * 4, target + 4 * query * span
@@ -167,7 +171,7 @@ def score(narrow, queries, count, words, columns, target, span):  # type: ignore
 
 
 @njit
-def weigh_scores(narrow, scores, span, low, high, scale):  # type: ignore[no-untyped-def]
+def weigh_scores(narrow, scores, span, low, high, scale):
     """Scores to unnormalised weights in place, 0 outside [low, high), as bfloat16 if `narrow`; returns their sum."""
     x = carray(floats_at(scores), (span,))
     for i in range(max(low, 0)):
@@ -181,14 +185,14 @@ def weigh_scores(narrow, scores, span, low, high, scale):  # type: ignore[no-unt
 
 
 @njit
-def clear(target, size):  # type: ignore[no-untyped-def]
+def clear(target, size):
     x = carray(floats_at(target), (size,))
     for i in range(size):
         x[i] = float32(0.0)
 
 
 @njit
-def weigh(narrow, weights, span, count, values, entries, target, head_dim):  # type: ignore[no-untyped-def]
+def weigh(narrow, weights, span, count, values, entries, target, head_dim):
     """target[count, D] += weights[count, entries] . values[entries, D], entry after entry (pairs, if narrow)."""
     words = (entries + 1) // 2 if narrow else entries
     for query in range(0, count, TILE_QUERIES):

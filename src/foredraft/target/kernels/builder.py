@@ -1,5 +1,7 @@
 """Short forms of LLVM's builder calls for vectors of sixteen 32-bit lanes, shared by the compiled primitives."""
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from typing import Any

@@ -1,6 +1,8 @@
-"""The lean decoder's compiled way: packed weights, work buffers, and the tables that one call of the compiled pass reads.
+"""The lean decoder's compiled way: packed weights, work buffers, and the tables that one call of the compiled pass
+reads.
 
-Rows are independent of one another to the bit. Needs a processor with 512-bit vectors; sizes must fill whole words and vectors.
+Rows are independent of one another to the bit. Needs a processor with 512-bit vectors; sizes must fill whole words and
+vectors.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import scratch_bytes
-from foredraft.target.kernels.crew import STEP_BYTES, Crew
+from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, run
 from foredraft.target.kernels.paths import lay_paths
+from foredraft.target.kernels.sharing import STEP_BYTES
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
 from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes
@@ -36,8 +39,9 @@ def refusal(shape: LlamaShape) -> str | None:
 
     if not dict(llvmlite.binding.get_host_cpu_features()).get("avx512f"):
         return "the processor has no 512-bit vectors"
-    if shape.head_dim % 16 or shape.hidden % 4 or shape.intermediate % 4:
-        return f"head size {shape.head_dim}, hidden size {shape.hidden} or inner size {shape.intermediate} doesn't fill whole vectors"
+    for name, size in (("head", shape.head_dim), ("hidden", shape.hidden), ("inner", shape.intermediate)):
+        if size % 16:
+            return f"{name} size {size} doesn't fill whole vectors of 16"
     return None
 
 
@@ -52,6 +56,7 @@ class CompiledWay:
         weight_format: WeightFormat,
         threads: int | None,
     ) -> None:
+        self.name = "compiled kernels"
         self.shape = shape
         self.weight_format = weight_format
         self.device = torch.device("cpu")
@@ -62,6 +67,7 @@ class CompiledWay:
             torch.from_numpy(numpy.empty(_arena_bytes(shape, weight_format), numpy.uint8)),
             0,
         )
+        self.weight_bytes = self._arena.nbytes
         self._plan = numpy.zeros(at.PLAN_FIELDS, numpy.int64)
         self._constants = numpy.array(
             [shape.epsilon, shape.score_scale, shape.embedding_scale, shape.residual_scale, shape.logits_scale],
@@ -196,7 +202,7 @@ class CompiledWay:
         plan[at.VOCABULARY], plan[at.THREADS] = shape.vocabulary, self._crew.threads
 
     def _pack(self, weight: Tensor) -> Packed:
-        size = packed_bytes(*weight.shape, self.weight_format)
+        size = packed_bytes(weight.shape[0], weight.shape[1], self.weight_format)
         words = self._arena[self._arena_used : self._arena_used + size]
         self._arena_used += size
         return pack(weight, self.weight_format, words)

@@ -1,8 +1,11 @@
 """The whole pass in one call: embeddings, layers and the final norm; or the head for the rows that need logits.
 
-Every thread of the crew runs it with its rank and goes through the same stages; see `crew` for how they share the tiles of a stage.
+Every thread of the crew runs it with its rank and goes through the same stages; see `sharing` for how they share the
+tiles of a stage.
 """
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,8 +16,8 @@ from typing import Any
 from numba import float32, int64, njit, void
 
 from foredraft.target.kernels import layout as at
-from foredraft.target.kernels.crew import claim, complete
 from foredraft.target.kernels.products import ADD, GATE, STORE, product
+from foredraft.target.kernels.sharing import claim, complete
 from foredraft.target.kernels.stages import attend_unit, convert, embed, finish_row, norm_row, place_row
 
 __all__ = ["PROJECT_STAGES", "VERSION", "decode_stages", "run"]
@@ -29,7 +32,7 @@ def decode_stages(layers: int) -> int:
 
 
 @njit
-def each_row(plan, constants, layer, stage, rank, work, address, stride, size):  # type: ignore[no-untyped-def]
+def each_row(plan, constants, layer, stage, rank, work, address, stride, size):
     """Stage: the same work for every row."""
     done, rows = 0, plan[at.ROWS]
     while True:
@@ -51,7 +54,7 @@ def each_row(plan, constants, layer, stage, rank, work, address, stride, size): 
 
 
 @njit
-def each_unit(plan, constants, layer, stage, rank):  # type: ignore[no-untyped-def]
+def each_unit(plan, constants, layer, stage, rank):
     """Stage: attention of every unit of rows to every key head."""
     done, tiles = 0, plan[at.UNIT_COUNT] * plan[at.KV_HEADS]
     while True:
@@ -67,7 +70,7 @@ def each_unit(plan, constants, layer, stage, rank):  # type: ignore[no-untyped-d
 
 
 @njit
-def decode(rank, plan, constants, layers):  # type: ignore[no-untyped-def]
+def decode(rank, plan, constants, layers):
     """Run all layers over the plan's rows."""
     hidden, inner = plan[at.HIDDEN], plan[at.INTERMEDIATE]
     attended = plan[at.HEADS] * plan[at.HEAD_DIM]
@@ -90,7 +93,7 @@ def decode(rank, plan, constants, layers):  # type: ignore[no-untyped-def]
 
 
 @njit
-def project(rank, plan, constants, layers):  # type: ignore[no-untyped-def]
+def project(rank, plan, constants, layers):
     """Logits of the plan's rows, whose final hidden states are in RESIDUAL."""
     hidden = plan[at.HIDDEN]
     each_row(plan, constants, layers[0], 0, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, hidden)
@@ -101,10 +104,11 @@ def project(rank, plan, constants, layers):  # type: ignore[no-untyped-def]
 def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
     """The one entry point, so that everything is compiled and loaded once.
 
-    numba finds compiled code by this file's date and the values that the function closes over, hence the version, of all files.
+    numba finds compiled code by this file's date and the values that the function closes over, hence the version, of
+    all files.
     """
 
-    @njit(void(int64, int64[::1], float32[::1], int64[:, ::1]), nogil=True, cache=True)  # type: ignore[untyped-decorator]
+    @njit(void(int64, int64[::1], float32[::1], int64[:, ::1]), nogil=True, cache=True)
     def run(rank: int, plan: Any, constants: Any, layers: Any) -> None:
         if plan[at.VERSION] != version:
             return
@@ -113,7 +117,7 @@ def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
         else:
             decode(rank, plan, constants, layers)
 
-    return run  # type: ignore[no-any-return]
+    return run
 
 
 def _version() -> int:

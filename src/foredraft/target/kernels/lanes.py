@@ -1,5 +1,7 @@
-"""Whole rows in LLVM's vector instructions: the largest entry, exponentials and their sum, conversion to int8 digits."""
+"""Whole rows in LLVM's vector instructions: the largest entry, exponentials and their sum, int8 digits."""
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -69,7 +71,7 @@ def _across(builder: Any, lanes: Any, combine: Callable[[Any, Any], Any]) -> Any
     return builder.extract_element(lanes, ir.Constant(I32, 0))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def highest(typingctx: Any, address: Any, vectors: Any) -> Any:
     """The largest of 16 * `vectors` float32."""
 
@@ -85,7 +87,7 @@ def highest(typingctx: Any, address: Any, vectors: Any) -> Any:
 
 
 def _exponentials(narrow: bool) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def exponentials(typingctx: Any, address: Any, vectors: Any, top: Any, scale: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             address, vectors, top, scale = arguments
@@ -126,12 +128,14 @@ narrow_exponentials = _exponentials(narrow=True)
 """The same, but the results are bfloat16, at the front of the row, and the sum is that of the rounded numbers."""
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def quantise(typingctx: Any, source: Any, size: Any, target: Any, scale: Any, row_sum: Any, listed: Any) -> Any:
-    """Levels of up to 12 bits for a float32 row: int8 low digits, and high digits (worth 256) for the few entries that need one.
+    """Levels of up to 12 bits for a float32 row: int8 low digits, and high digits (worth 256) for the few entries that
+    need one.
 
-    The finest of five scales is taken at which no more than one entry in 64 needs a high digit, so that a row's outliers don't cost the others
-    their precision. `listed` gets the number of words with a high digit, then (word index, word) pairs. `size` is a multiple of 16.
+    The finest of five scales is taken at which no more than one entry in 64 needs a high digit, so that a row's
+    outliers don't cost the others their precision. `listed` gets the number of words with a high digit, then (word
+    index, word) pairs. `size` is a multiple of 16.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

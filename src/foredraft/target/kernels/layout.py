@@ -1,7 +1,7 @@
 """Where the compiled pass finds things: the fields of the tables of addresses and sizes that it is called with.
 
-Compiled code takes plain int64 tables, so there is one signature for every model and format, and calling it costs a microsecond. Whoever
-fills a table keeps the arrays alive that it points to.
+Compiled code takes plain int64 tables, so there is one signature for every model and format, and calling it costs a
+microsecond. Whoever fills a table keeps the arrays alive that it points to.
 """
 
 from __future__ import annotations

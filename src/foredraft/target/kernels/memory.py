@@ -1,5 +1,7 @@
 """Compiled primitives that numba lacks: arrays at addresses, atomics, a spin loop's pause, bits of numbers."""
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from typing import Any
@@ -28,7 +30,7 @@ __all__ = [
 def _view(kind: Any) -> Any:
     """An intrinsic (address) -> typed pointer, to be made an array by carray."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def view(typingctx: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
@@ -43,7 +45,7 @@ bytes_at, halves_at, words_at, floats_at, longs_at = (
 )
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def add_atomically(typingctx: Any, address: Any, amount: Any) -> Any:
     """The old value of the int64 at `address`, which grows by `amount`."""
 
@@ -53,7 +55,7 @@ def add_atomically(typingctx: Any, address: Any, amount: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_acquire(typingctx: Any, address: Any) -> Any:
     """The int64 at `address`, with everything written before it visible."""
 
@@ -63,7 +65,7 @@ def load_acquire(typingctx: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def relax(typingctx: Any) -> Any:
     """Tell the core that this is a spin loop."""
 
@@ -78,7 +80,7 @@ def relax(typingctx: Any) -> Any:
 # ---- numbers
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bits_of(typingctx: Any, value: Any) -> Any:
     """The bits of a float32 as uint32."""
 
@@ -88,7 +90,7 @@ def bits_of(typingctx: Any, value: Any) -> Any:
     return types.uint32(types.float32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def float_of(typingctx: Any, bits: Any) -> Any:
     """The float32 with these 32 bits."""
 
@@ -98,7 +100,7 @@ def float_of(typingctx: Any, bits: Any) -> Any:
     return types.float32(types.uint32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def nearest(typingctx: Any, value: Any) -> Any:
     """The nearest whole float32, halves to even."""
 

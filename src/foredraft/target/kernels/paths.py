@@ -1,9 +1,11 @@
 """Where each row of a pass finds the keys of its path.
 
-A row's path is straight as long as the position of a key is its cache entry; draft nodes off the first branch continue with a tail of
-entries of their own.
+A row's path is straight as long as the position of a key is its cache entry; draft nodes off the first branch continue
+with a tail of entries of their own.
 """
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from numba import njit
@@ -12,7 +14,7 @@ __all__ = ["lay_paths"]
 
 
 @njit
-def lay_paths(segments, parents, unit_rows, slots, entries, straight, length, tail, units):  # type: ignore[no-untyped-def]
+def lay_paths(segments, parents, unit_rows, slots, entries, straight, length, tail, units):
     """Fill the path tables from segments [S, 5] (slot, start, first row, chain, nodes); returns the number of units."""
     count, offset = 0, 0
     for s in range(segments.shape[0]):

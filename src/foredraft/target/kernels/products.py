@@ -1,18 +1,20 @@
 """A matrix product over a whole pass, with what follows it: bias, residual addition, or the gated activation.
 
-Weights are stored in panels of 48 columns, word after word (see `tiles`), so that a pass reads each panel once from memory, from one end
-to the other, and multiplies it with all its rows, eight at a time.
+Weights are stored in panels of 48 columns, word after word (see `tiles`), so that a pass reads each panel once from
+memory, from one end to the other, and multiplies it with all its rows, eight at a time.
 """
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from numba import carray, float32, int32, int64, njit
 
 from foredraft.target.kernels import layout as at
-from foredraft.target.kernels.crew import claim, complete
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
 from foredraft.target.kernels.memory import floats_at, words_at
 from foredraft.target.kernels.rows import exponential
+from foredraft.target.kernels.sharing import claim, complete
 from foredraft.target.kernels.tiles import multiply_bf16, multiply_f32, multiply_int8, multiply_listed
 
 __all__ = ["ADD", "GATE", "STORE", "product"]
@@ -23,10 +25,11 @@ LINE = PANEL * 4
 
 
 @njit
-def product(plan, stage, rank, record, field, size, columns, mode, factor, target):  # type: ignore[no-untyped-def]
+def product(plan, stage, rank, record, field, size, columns, mode, factor, target):
     """Stage: target[T, columns] = or += the plan's WORDS[T, size] . weight[size, columns], then scaled by `factor`.
 
-    `record[field]` is the weight, its scale and its bias follow. In mode GATE the weight has twice as many columns: silu(gate) * up.
+    `record[field]` is the weight, its scale and its bias follow. In mode GATE the weight has twice as many columns:
+    silu(gate) * up.
     """
     weight_format, rows = plan[at.FORMAT], plan[at.ROWS]
     weight, scale, bias = record[field], record[field + 1], record[field + 2]
@@ -61,7 +64,7 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
 
 
 @njit
-def multiply_high(plan, first, rows, packed, tile):  # type: ignore[no-untyped-def]
+def multiply_high(plan, first, rows, packed, tile):
     """Add the products of the high digits that some entries of a row have."""
     for row in range(rows):
         listed = plan[at.LISTED] + (first + row) * plan[at.LISTED_BYTES]
@@ -71,7 +74,7 @@ def multiply_high(plan, first, rows, packed, tile):  # type: ignore[no-untyped-d
 
 
 @njit
-def dequantise(tile, rows, row_scale, row_sum, scale):  # type: ignore[no-untyped-def]
+def dequantise(tile, rows, row_scale, row_sum, scale):
     """Integer sums to float32 in place. Weights were stored plus 128, which added 128 times the row's sum."""
     sums, floats = carray(words_at(tile), (rows, PANEL)), carray(floats_at(tile), (rows, PANEL))
     scales, totals = carray(floats_at(row_scale), (rows,)), carray(words_at(row_sum), (rows,))
@@ -84,7 +87,7 @@ def dequantise(tile, rows, row_scale, row_sum, scale):  # type: ignore[no-untype
 
 
 @njit
-def add_bias(tile, rows, bias):  # type: ignore[no-untyped-def]
+def add_bias(tile, rows, bias):
     floats, columns = carray(floats_at(tile), (rows, PANEL)), carray(floats_at(bias), (PANEL,))
     for row in range(rows):
         for column in range(PANEL):
@@ -92,7 +95,7 @@ def add_bias(tile, rows, bias):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy", fastmath={"contract"})
-def deliver(tile, rows, filled, mode, factor, target, stride):  # type: ignore[no-untyped-def]
+def deliver(tile, rows, filled, mode, factor, target, stride):
     for row in range(rows):
         x = carray(floats_at(tile + LINE * row), (PANEL,))
         y = carray(floats_at(target + 4 * stride * row), (filled,))

@@ -1,8 +1,11 @@
-"""What is computed row by row between the products: norms, conversions to the product's format, rotary positions, activation.
+"""What is computed row by row between the products: norms, conversions to the product's format, rotary positions,
+activation.
 
 A function here reads one row and writes one row, always in the same order.
 """
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from math import sqrt
@@ -23,7 +26,7 @@ LN2_HIGH, LN2_LOW = float32(0.693359375), float32(-2.12194440e-4)
 
 
 @njit(inline="always")
-def exponential(x):  # type: ignore[no-untyped-def]
+def exponential(x):
     """e**x in float32, to about 2 units in the last place, 0 below -87; vectorises (the polynomial of Cephes' expf)."""
     x = min(max(x, float32(-87.5)), float32(88.0))
     whole = nearest(x * LOG2E)
@@ -40,14 +43,14 @@ def exponential(x):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def as_bfloat16(value):  # type: ignore[no-untyped-def]
+def as_bfloat16(value):
     """The bits of the nearest bfloat16, ties to even."""
     bits = bits_of(value)
     return (bits + uint32(0x7FFF) + ((bits >> uint32(16)) & uint32(1))) >> uint32(16)
 
 
 @njit(fastmath=REORDER, error_model="numpy")
-def inverse_rms(source, size, epsilon):  # type: ignore[no-untyped-def]
+def inverse_rms(source, size, epsilon):
     x = carray(floats_at(source), (size,))
     total = float32(0.0)
     for i in range(size):
@@ -56,7 +59,7 @@ def inverse_rms(source, size, epsilon):  # type: ignore[no-untyped-def]
 
 
 @njit
-def normalise(source, weight, size, epsilon, target):  # type: ignore[no-untyped-def]
+def normalise(source, weight, size, epsilon, target):
     """Root-mean-square norm of a float32 row; source and target may be the same row."""
     factor = inverse_rms(source, size, epsilon)
     x, w, y = carray(floats_at(source), (size,)), carray(floats_at(weight), (size,)), carray(floats_at(target), (size,))
@@ -65,7 +68,7 @@ def normalise(source, weight, size, epsilon, target):  # type: ignore[no-untyped
 
 
 @njit
-def store_row(source, size, target, narrow):  # type: ignore[no-untyped-def]
+def store_row(source, size, target, narrow):
     """Copy a float32 row, as bfloat16 if `narrow`."""
     x = carray(floats_at(source), (size,))
     if narrow:
@@ -77,14 +80,14 @@ def store_row(source, size, target, narrow):  # type: ignore[no-untyped-def]
 
 
 @njit
-def copy_row(source, words, target):  # type: ignore[no-untyped-def]
+def copy_row(source, words, target):
     x, y = carray(words_at(source), (words,)), carray(words_at(target), (words,))
     for i in range(words):
         y[i] = x[i]
 
 
 @njit
-def convert_row(weight_format, source, size, target, scale, row_sum, listed):  # type: ignore[no-untyped-def]
+def convert_row(weight_format, source, size, target, scale, row_sum, listed):
     """A float32 row to the product's format; int8 rows get scale, sum of levels, and list of high digits."""
     if weight_format == INT8:
         quantise(source, size, target, scale, row_sum, listed)
@@ -93,7 +96,7 @@ def convert_row(weight_format, source, size, target, scale, row_sum, listed):  #
 
 
 @njit
-def rotate(head, rope, size):  # type: ignore[no-untyped-def]
+def rotate(head, rope, size):
     """Rotary position of one head's query or key, in place; rope points to the position's cosines and sines."""
     half = size // 2
     x = carray(floats_at(head), (size,))

@@ -1,5 +1,7 @@
 """What a pass does to one row, or to one unit of attention, read from the plan's tables."""
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from numba import carray, float32, int64, njit, uint32
@@ -14,14 +16,14 @@ __all__ = ["attend_unit", "convert", "embed", "finish_row", "norm_row", "place_r
 
 
 @njit
-def convert(plan, row, source, size):  # type: ignore[no-untyped-def]
+def convert(plan, row, source, size):
     """A float32 row to the format of the next product."""
     target, listed = plan[at.WORDS] + row * plan[at.WORD_BYTES], plan[at.LISTED] + row * plan[at.LISTED_BYTES]
     convert_row(plan[at.FORMAT], source, size, target, plan[at.ROW_SCALE] + 4 * row, plan[at.ROW_SUM] + 4 * row, listed)
 
 
 @njit
-def norm_row(plan, layer, row, weight, epsilon, scratch):  # type: ignore[no-untyped-def]
+def norm_row(plan, layer, row, weight, epsilon, scratch):
     """The layer's input, normed, for its next product."""
     hidden = plan[at.HIDDEN]
     source = plan[at.RESIDUAL] + 4 * row * hidden
@@ -32,13 +34,13 @@ def norm_row(plan, layer, row, weight, epsilon, scratch):  # type: ignore[no-unt
 
 
 @njit
-def finish_row(plan, row, epsilon):  # type: ignore[no-untyped-def]
+def finish_row(plan, row, epsilon):
     offset = 4 * row * plan[at.HIDDEN]
     normalise(plan[at.RESIDUAL] + offset, plan[at.FINAL_NORM], plan[at.HIDDEN], epsilon, plan[at.LAST] + offset)
 
 
 @njit
-def embed(plan, row, factor):  # type: ignore[no-untyped-def]
+def embed(plan, row, factor):
     """The token's embedding; a tied one is a column of the packed head."""
     hidden, table = plan[at.HIDDEN], plan[at.EMBEDDING]
     token = carray(longs_at(plan[at.TOKENS]), (plan[at.ROWS],))[row]
@@ -73,12 +75,12 @@ def embed(plan, row, factor):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def widen(half):  # type: ignore[no-untyped-def]
+def widen(half):
     return float_of(uint32(half) << uint32(16))
 
 
 @njit
-def place_row(plan, layer, row, epsilon):  # type: ignore[no-untyped-def]
+def place_row(plan, layer, row, epsilon):
     """Norm and rotate the row's queries and keys; queries to QUERIES, key and value to the row's cache entry."""
     heads, kv_heads, head_dim, rows = plan[at.HEADS], plan[at.KV_HEADS], plan[at.HEAD_DIM], plan[at.ROWS]
     narrow = plan[at.CACHE_FORMAT] == BFLOAT16
@@ -105,7 +107,7 @@ def place_row(plan, layer, row, epsilon):  # type: ignore[no-untyped-def]
 
 
 @njit
-def attend_unit(plan, layer, unit, kv_head, score_scale, scratch):  # type: ignore[no-untyped-def]
+def attend_unit(plan, layer, unit, kv_head, score_scale, scratch):
     units = carray(longs_at(plan[at.UNITS]), (plan[at.UNIT_COUNT], 2))
     first, rows = units[unit, 0], units[unit, 1]
     heads, kv_heads, head_dim = plan[at.HEADS], plan[at.KV_HEADS], plan[at.HEAD_DIM]

@@ -1,10 +1,13 @@
 """The register tile of a matrix product in LLVM's vector instructions. This is where the time goes.
 
-A tile multiplies up to 8 rows by 16 x `width` columns, `word` by word: a word is four bytes, that is four int8, two bfloat16 or one float32
-numbers along the reduced dimension. The order of the sum over words is fixed and the same for every row count, so a row's result has the
-same bits whichever rows share the tile. Processors without the dot-product instructions get the same sums from simpler ones.
+A tile multiplies up to 8 rows by 16 x `width` columns, `word` by word: a word is four bytes, that is four int8, two
+bfloat16 or one float32 numbers along the reduced dimension. The order of the sum over words is fixed and the same for
+every row count, so a row's result has the same bits whichever rows share the tile. Processors without the dot-product
+instructions get the same sums from simpler ones.
 """
 
+# mypy: ignore-errors
+# numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
 from typing import Any
@@ -83,7 +86,9 @@ def _column(builder: Any, address: Any, vector: int) -> Any:
 
 
 def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, accumulate: bool, ahead: int) -> Any:
-    """name(a, a_stride, w, w_stride, c, c_stride, words): c[rows, 16 * width] (+)= a[rows, words] . w[words, 16 * width], strides in bytes."""
+    """name(a, a_stride, w, w_stride, c, c_stride, words): c[rows, 16 * width] (+)= a[rows, words] . w[words, 16 *
+    width], strides in bytes.
+    """
     symbol = f"foredraft_{name}_{rows}x{width}"
     if symbol in module.globals:
         return module.globals[symbol]
@@ -144,9 +149,11 @@ def _tile(
     accumulate: bool = False,
     ahead: int = 0,
 ) -> Any:
-    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words) that calls the tile function for that many rows."""
+    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words) that calls the tile function for that
+    many rows.
+    """
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def tile(
         typingctx: Any,
         rows: Any,
@@ -190,7 +197,7 @@ weigh_bf16 = _tile("weigh_bf16", 6, (1, 4), _step_bf16, accumulate=True)
 weigh_f32 = _tile("weigh_f32", 6, (1, 4), _step_f32, accumulate=True)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def multiply_listed(typingctx: Any, listed: Any, count: Any, w: Any, c: Any) -> Any:
     """c[48] += 256 * sum over the list's (index, word) pairs of word . w[index]: the high digits of one row."""
 
@@ -213,7 +220,7 @@ def multiply_listed(typingctx: Any, listed: Any, count: Any, w: Any, c: Any) -> 
     return types.void(*[types.int64] * 4), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def transpose_words(typingctx: Any, source: Any, source_stride: Any, target: Any, target_stride: Any) -> Any:
     """Sixteen rows of sixteen words to sixteen columns; addresses and strides in bytes."""
 
@@ -237,7 +244,7 @@ def transpose_words(typingctx: Any, source: Any, source_stride: Any, target: Any
     return types.void(*[types.int64] * 4), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def pair_halves(typingctx: Any, source: Any, count: Any, size: Any, target: Any) -> Any:
     """bfloat16 rows [count, size] to words [ceil(count / 2), size] of two rows each; a missing last row is zero."""
 

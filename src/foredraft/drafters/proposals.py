@@ -1,70 +1,41 @@
-"""Draft trees whose nodes carry the drafter's expectation, so that trees of different drafters can be compared and merged.
+"""Drafts of single sequences as plain lists, with scores; merging them, and judging them by the tokens that came.
 
-A score is the probability that a node is accepted, together with all its ancestors, as far as the drafter can tell. The sum of
-the scores is the number of draft tokens it expects to be accepted. Nodes are sorted by score; since a child never scores more than its
-parent, `prune` keeps what is most worth verifying.
+A score is the probability that a node is accepted, together with all its ancestors, as far as the drafter can tell
+(`TokenTree.scores`). Nodes are sorted by score; since a child never scores more than its parent, cutting a draft short
+keeps what is most worth verifying.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from collections.abc import Sequence as Collection
 from typing import TYPE_CHECKING, NamedTuple
-
-import torch
-from torch import Tensor
 
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.tree import PAD, TokenTree
+from foredraft.types import Sequence
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from foredraft import types
-
-__all__ = ["Draft", "Proposals", "ScoredTree", "best_first", "merge", "outcomes", "scored"]
+__all__ = ["Draft", "Proposals", "best_first", "merge", "outcomes", "tree_of"]
 
 
 class Draft(NamedTuple):
-    """One row of a tree as plain lists: tokens, parents (-1 is the root) and scores, best first."""
+    """One row of a tree: tokens, parents (-1 is the root) and scores, best first."""
 
     tokens: list[int]
     parents: list[int]
     scores: list[float]
 
 
-@dataclass(frozen=True, eq=False)
-class ScoredTree(TokenTree):
-    """A `TokenTree` with scores [B, N] float32, 0 for padding."""
-
-    scores: Tensor
-
-    def prune(self, budget: Sequence[int]) -> ScoredTree:
-        """The best `budget[b]` nodes of each row."""
-        tree = super().prune(budget)
-        return ScoredTree(tree.tokens, tree.parents, self.scores[:, : tree.width].masked_fill(tree.tokens < 0, 0.0))
-
-    def drafts(self) -> list[Draft]:
-        """The rows as plain lists, without padding."""
-        sizes = self.sizes.tolist()
-        columns = zip(sizes, self.tokens.tolist(), self.parents.tolist(), self.scores.tolist(), strict=True)
-        return [Draft(tokens[:size], parents[:size], scores[:size]) for size, tokens, parents, scores in columns]
-
-
-def scored(drafts: Sequence[Draft]) -> ScoredTree:
+def tree_of(drafts: Collection[Draft]) -> TokenTree:
     """One row per draft."""
-    width = max((len(draft.tokens) for draft in drafts), default=0)
-    pad = [width - len(draft.tokens) for draft in drafts]
-    padded = list(zip(drafts, pad, strict=True))
-    shape = (len(drafts), width)
-    tokens = torch.tensor([draft.tokens + [PAD] * count for draft, count in padded], dtype=torch.int64)
-    parents = torch.tensor([draft.parents + [PAD] * count for draft, count in padded], dtype=torch.int64)
-    scores = torch.tensor([draft.scores + [0.0] * count for draft, count in padded], dtype=torch.float32)
-    return ScoredTree(tokens.view(shape), parents.view(shape), scores.view(shape))
+    return TokenTree.from_nodes([draft[:2] for draft in drafts], [draft.scores for draft in drafts])
 
 
-def merge(drafts: Sequence[Draft], budget: int) -> Draft:
+def merge(drafts: Collection[Draft], budget: int) -> Draft:
     """The best `budget` nodes of all drafts for one row; a node proposed more than once keeps its highest score."""
     tokens: list[int] = []
     parents: list[int] = []
@@ -98,10 +69,10 @@ def best_first(draft: Draft, budget: int) -> tuple[Draft, list[int]]:
     return best, order
 
 
-def outcomes(tokens: Sequence[int], parents: Sequence[int], truth: Sequence[int]) -> Iterator[tuple[int, bool]]:
+def outcomes(tokens: Collection[int], parents: Collection[int], truth: Collection[int]) -> Iterator[tuple[int, bool]]:
     """Which proposed nodes were put to the test by the tokens that came, and whether they were right.
 
-    A node is tested if everything above it came true and the text went on; whether it was among the verified ones doesn't matter.
+    A node is tested if everything above it came true and the text went on; whether it was verified doesn't matter.
     """
     depths = {PAD: 0}
     for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -125,13 +96,13 @@ class Proposals:
         """Hit rate by kind of guess."""
         return self._rates.rates
 
-    def note(self, sequence: types.Sequence, draft: Draft, kinds: list[int]) -> Draft:
+    def note(self, sequence: Sequence, draft: Draft, kinds: list[int]) -> Draft:
         """Remember a draft, whose nodes are of the given kinds, until it is judged."""
         self._open[sequence.id] = (len(sequence.tokens), draft, kinds)
         return draft
 
-    def judge(self, sequence: types.Sequence) -> int | None:
-        """Compare the last draft with the tokens that came since: how many of its nodes were right. None if there was none."""
+    def judge(self, sequence: Sequence) -> int | None:
+        """Compare the last draft with the tokens that came: how many of its nodes were right, None without a draft."""
         if sequence.id not in self._open:
             return None
         length, draft, kinds = self._open.pop(sequence.id)
@@ -141,6 +112,6 @@ class Proposals:
             came_true += right
         return came_true
 
-    def drop(self, sequence: types.Sequence) -> None:
+    def drop(self, sequence: Sequence) -> None:
         """Forget the last draft, if any."""
         self._open.pop(sequence.id, None)
