@@ -173,7 +173,7 @@ class Chunk:
 
     @property
     def decodes(self) -> bool:
-        """Whether the chunk ends with the root, so that the step emits tokens for it."""
+        """Whether the chunk ends with the root, so that the step emits tokens for it. Asked before the step commits."""
         return self.count == self.sequence.pending
 
 

@@ -28,6 +28,10 @@ def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
         (["offline", "--concurrency", "0"], "concurrency is 0"),
         (["offline", "--temperature", "nan"], "temperature is nan"),
         (["offline", "--max-tokens", "0"], "max_tokens is 0"),
+        (["offline", "-m", "guess"], "'guess' is unknown; use one of auto, draft_model"),
+        (["offline", "-sc", '{"method": "ngram", "depth": 3}'], "'ngram' has no key 'depth'"),
+        (["sweep", "--methods", "fixed:x"], "sweep method 'fixed:x' is unknown; use off, auto, or fixed:K"),
+        (["sweep", "--spec-method", "guess"], "'guess' is unknown"),
         (["offline", "-sc", "{"], "--speculative-config '{' is not JSON"),
         (["offline", "/nowhere/model"], "/nowhere/model"),
         (["micro", "--kind", "speed"], "kind 'speed' is unknown"),
@@ -81,10 +85,8 @@ def test_methods_are_identical(
 ) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "abcabcabc"}\n{"prompt": "hello"}\n')
-    code, out, _ = run(
-        "offline", str(tiny_checkpoint), "--dataset", str(path), "-m", method, "--temperature", "0", "--temperature", "1",
-        "--max-tokens", "40", "--repeat", "2", "--json", capsys=capsys,
-    )  # fmt: skip
+    arguments = ["--temperature", "0", "--temperature", "1", "--max-tokens", "40", "--repeat", "2", "--json"]
+    code, out, _ = run("offline", str(tiny_checkpoint), "--dataset", str(path), "-m", method, *arguments, capsys=capsys)
     assert code == 0
     cells = json.loads(out)["cells"]
     assert [(cell["method"], cell["temperature"], cell["identical"]) for cell in cells] == [
@@ -96,10 +98,19 @@ def test_methods_are_identical(
 def test_sweep(tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "abcabcabc"}\n{"prompt": "hello"}\n')
+    arguments = [
+        "--methods",
+        "off,fixed:2,auto",
+        "--spec-method",
+        "ngram",
+        "--concurrency",
+        "1,2",
+        "--max-tokens",
+        "20",
+    ]
     code, out, _ = run(
-        "sweep", str(tiny_checkpoint), "--dataset", str(path), "--methods", "off,fixed:2,auto", "--spec-method", "ngram",
-        "--concurrency", "1,2", "--max-tokens", "20", "--repeat", "1", "--json", capsys=capsys,
-    )  # fmt: skip
+        "sweep", str(tiny_checkpoint), "--dataset", str(path), *arguments, "--repeat", "1", "--json", capsys=capsys
+    )
     assert code == 0
     report = json.loads(out)
     assert [(point["concurrency"], point["best_fixed_method"]) for point in report["summary"]] == [
@@ -110,10 +121,8 @@ def test_sweep(tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixt
 
 
 def test_micro(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(
-        "micro", str(tiny_checkpoint), "--rows", "1,2", "--cached", "16", "--prefill", "32", "--repeat", "1", "--json",
-        capsys=capsys,
-    )  # fmt: skip
+    sizes = ["--rows", "1,2", "--cached", "16", "--prefill", "32", "--repeat", "1"]
+    code, out, err = run("micro", str(tiny_checkpoint), *sizes, "--json", capsys=capsys)
     assert (code, err) == (0, "")
     cells = json.loads(out)["cells"]
     assert {cell["kind"] for cell in cells} == {"pass", "prefill", "sampling", "host", "load", "memory"}
@@ -126,10 +135,8 @@ def test_micro(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_transformers_takes_its_turn(tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "hello"}\n')
-    code, out, _ = run(
-        "offline", str(tiny_checkpoint), "--dataset", str(path), "-m", "off", "--reference", "float32", "--max-tokens", "9",
-        "--json", capsys=capsys,
-    )  # fmt: skip
+    arguments = ["-m", "off", "--reference", "float32", "--max-tokens", "9", "--json"]
+    code, out, _ = run("offline", str(tiny_checkpoint), "--dataset", str(path), *arguments, capsys=capsys)
     assert code == 0
     plain, reference = json.loads(out)["cells"]
     assert reference["method"] == "transformers float32"

@@ -27,6 +27,8 @@ def test_methods() -> None:
     for name in ("fixed", "fixed:0", "fixed:x", "best", ""):
         with pytest.raises(ConfigError, match=r"use off, auto, or fixed:K"):
             sweep_methods([name])
+    with pytest.raises(ConfigError, match="'nothing' is unknown"):
+        sweep_methods(["fixed:2"], drafter="nothing")
 
 
 def test_quote_and_json_are_one_workload() -> None:

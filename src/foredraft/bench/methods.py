@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from foredraft.bench.offline import OFF, Method
 from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, OpenedTarget
+from foredraft.engine.speculation import parse_speculation
 from foredraft.errors import ConfigError
 
 __all__ = ["EngineOpener", "methods_from"]
@@ -22,13 +23,15 @@ def methods_from(
 
     num_speculative_tokens  for the ones given by name
     predict                 hand the prompts' predictions to every method, not just to "prediction"
-    A method asked for twice is called by what distinguishes its configs. Raises ConfigError for malformed JSON.
+    A method asked for twice is called by what distinguishes its configs. Raises ConfigError for malformed JSON and for
+    configs that make no sense.
     """
     length = {} if num_speculative_tokens is None else {"num_speculative_tokens": num_speculative_tokens}
     wanted: list[Mapping[str, object]] = [{"method": name, **length} for name in names]
     wanted += [_parse(text) for text in configs]
     methods = []
     for config in wanted:
+        parse_speculation(config)
         kind = str(config.get("method", "auto"))
         twins = [other for other in wanted if other.get("method", "auto") == kind]
         name = kind if len(twins) == 1 else _distinct(config, twins)
@@ -45,13 +48,13 @@ class EngineOpener:
 
     def __call__(self, method: Method) -> Engine:
         """Raises ConfigError or LoadError if the method's config makes no sense for this target."""
-        from foredraft.drafters.methods import build_drafter
-
-        speculation = None if method.config is None else build_drafter(dict(method.config))
+        speculation = parse_speculation(method.config)
+        target = self.opened.target
         return Engine(
-            self.opened.target,
-            speculation.drafter if speculation else None,
-            num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+            target,
+            speculation.drafter,
+            num_speculative_tokens=speculation.num_speculative_tokens,
+            controller=speculation.controller(target),
             max_batched_tokens=self.args.max_num_batched_tokens,
             kv_room=self.opened.kv_room,
             seed=self.args.seed,

@@ -13,7 +13,6 @@ from foredraft.bench.machine import describe_run
 from foredraft.bench.micro_cells import MicroCell
 from foredraft.bench.offline import OFF
 from foredraft.bench.sweep import LoadPoint
-from foredraft.bench.weights import weight_format
 from foredraft.target.target import Target
 
 __all__ = ["as_json", "describe_target", "difference_lines", "micro_tables", "offline_table", "sweep_table"]
@@ -35,7 +34,7 @@ def describe_target(target: Target) -> dict[str, object]:
     """The part of "meta" that tells which model ran, and how."""
     return {
         "model": target.name,
-        "weight_format": weight_format(target.decoder),
+        "weight_format": target.decoder.weight_format,
         "kv_dtype": str(target.cache.dtype).removeprefix("torch."),
         "decoder": type(target.decoder).__name__,
         "device": str(target.decoder.device),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from foredraft.bench.cells import OfflineCell
 from foredraft.bench.offline import OFF, Method
 from foredraft.bench.workloads import EncodedPrompt
+from foredraft.engine.speculation import parse_speculation
 from foredraft.errors import ConfigError
 
 __all__ = ["AUTO", "LoadPoint", "join_workloads", "summarise", "sweep_methods"]
@@ -43,7 +44,7 @@ def sweep_methods(names: Sequence[str], *, drafter: str = AUTO) -> list[Method]:
     """Methods from "off", "fixed:K" and "auto"; "off" is added where it lacks, and comes first.
 
     drafter  the method that drafts for the others
-    Raises ConfigError for any other name.
+    Raises ConfigError for any other name, or a drafter that doesn't exist.
     """
     methods = [OFF]
     for name in names:
@@ -55,6 +56,8 @@ def sweep_methods(names: Sequence[str], *, drafter: str = AUTO) -> list[Method]:
             methods.append(Method(name, config))
         elif name != OFF.name:
             raise ConfigError(f"sweep method {name!r} is unknown; use off, auto, or fixed:K with K from 1 on.")
+    for method in methods:
+        parse_speculation(method.config)
     return methods
 
 

@@ -1,4 +1,4 @@
-"""How a decoder holds the model's weights: in which format, and how many bytes."""
+"""How many bytes a decoder's weights take."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from foredraft.target.decoder import Decoder
 from foredraft.target.fast_decoder import FastDecoder
 from foredraft.target.stock_decoder import StockDecoder
 
-__all__ = ["weight_bytes", "weight_format"]
-
-
-def weight_format(decoder: Decoder) -> str:
-    """ "int8", "bfloat16", "float32" ...; of a decoder that isn't ours, the dtype of its KV cache."""
-    if isinstance(decoder, FastDecoder):
-        return decoder.weight_format
-    return str(decoder.cache_dtype).removeprefix("torch.")
+__all__ = ["weight_bytes"]
 
 
 def weight_bytes(decoder: Decoder) -> int | None:

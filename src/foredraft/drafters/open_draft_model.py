@@ -63,9 +63,8 @@ def check_vocabularies(
     shared = own.keys() & other.keys()
     different = sorted(index for index in shared if own[index] != other[index])
     if different or not shared:
-        example = (
-            f"{different[0]} is {own[different[0]]!r} here and {other[different[0]]!r} there" if different else "none"
-        )
+        first = different[0] if different else None
+        example = "none" if first is None else f"{first} is {own[first]!r} here and {other[first]!r} there"
         raise LoadError(
             f"{draft} can't draft for {target}: of {len(shared)} shared token ids, {len(different)} mean something else "
             f"({example}); use a draft model of the same family."

@@ -92,8 +92,8 @@ class RecyclingDrafter(BaseDrafter):
         befores: list[int] = []
         tokens: list[int] = []
         candidates = []
-        rows = zip(batch, verdict.lengths.tolist(), features.tree.tokens.tolist(), features.tree.parents.tolist())
-        for row, (sequence, emitted, nodes, parents) in enumerate(rows):
+        columns = (verdict.lengths.tolist(), features.tree.tokens.tolist(), features.tree.parents.tolist())
+        for row, (sequence, emitted, nodes, parents) in enumerate(zip(batch, *columns, strict=True)):
             self._proposals.judge(sequence)
             if sequence.finish_reason is None and features.candidates is not None:
                 root = len(sequence.tokens) - emitted - 1

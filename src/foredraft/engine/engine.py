@@ -143,7 +143,7 @@ class Engine:
                 self._close(sequence)
         ended = time.perf_counter()
 
-        self.report = _report(self._method, batch, tree, verdict, output)
+        self.report = _report(self._method, sequences, tree, verdict, output)
         self.report.draft_seconds = verifying - drafting + ended - committing
         self.report.verify_seconds = verified - verifying
         self.report.host_seconds = ended - began - self.report.draft_seconds - self.report.verify_seconds
@@ -249,7 +249,9 @@ def _by_sequence(values: Tensor, tree: TokenTree) -> Tensor:
     return padded
 
 
-def _report(method: str, batch: Batch, tree: TokenTree, verdict: Verdict, output: TargetOutput) -> StepReport:
+def _report(
+    method: str, sequences: list[Sequence], tree: TokenTree, verdict: Verdict, output: TargetOutput
+) -> StepReport:
     accepted = [length - 1 for length in verdict.lengths.tolist()]
     drafted = tree.sizes.tolist()
     return StepReport(
@@ -258,7 +260,7 @@ def _report(method: str, batch: Batch, tree: TokenTree, verdict: Verdict, output
         rows=output.flat.rows,
         prompt_rows=output.flat.rows - len(accepted) - sum(drafted),
         cached_tokens=output.flat.cached_tokens,
-        sequence_ids=[sequence.id for sequence in batch.decoding],
+        sequence_ids=[sequence.id for sequence in sequences],
         drafted=drafted,
         accepted=accepted,
         accepted_per_depth=[sum(count > depth for count in accepted) for depth in range(max(accepted, default=0))],

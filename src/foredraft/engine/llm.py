@@ -11,6 +11,7 @@ from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, open_target
 from foredraft.engine.outputs import Delta, RequestOutput
 from foredraft.engine.requests import Request
+from foredraft.engine.speculation import parse_speculation
 from foredraft.errors import RequestError
 from foredraft.types import SamplingParams
 
@@ -75,16 +76,15 @@ class LLM:
         return llm
 
     def _start(self, args: EngineArgs, speculative_config: Mapping[str, object] | None) -> None:
-        from foredraft.drafters.methods import build_drafter
-
-        speculation = build_drafter(dict(speculative_config)) if speculative_config is not None else None
+        speculation = parse_speculation(speculative_config)
         opened = open_target(args)
         self.generation_defaults = opened.generation_defaults
         self.target = opened.target
         self.engine = Engine(
             opened.target,
-            speculation.drafter if speculation else None,
-            num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+            speculation.drafter,
+            num_speculative_tokens=speculation.num_speculative_tokens,
+            controller=speculation.controller(opened.target),
             max_batched_tokens=args.max_num_batched_tokens,
             kv_room=opened.kv_room,
             seed=args.seed,

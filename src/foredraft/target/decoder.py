@@ -34,6 +34,7 @@ class Decoder(Protocol):
     cache_dtype: torch.dtype
     vocab_size: int
     hidden_size: int
+    weight_format: str
 
     @property
     def device(self) -> torch.device: ...

@@ -1,0 +1,70 @@
+"""From a `speculative_config` to what the engine runs: a drafter, its most draft tokens, and who decides how many.
+
+Two keys concern the engine rather than the drafter: `controller` ("auto" measures, "off" always drafts the full length)
+and vLLM's `num_speculative_tokens_per_batch_size`, a fixed table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from foredraft.drafters.base import Drafter
+from foredraft.drafters.methods import build_drafter
+from foredraft.economics import MeasuredPasses
+from foredraft.engine.controller import AutoController, Controller, FixedController, parse_table
+from foredraft.engine.profiler import PassCosts, load_profile, measure_passes, profile_path, save_profile
+from foredraft.errors import ConfigError
+from foredraft.target.target import Target
+
+__all__ = ["PLAIN", "SpeculationPlan", "open_costs", "parse_speculation"]
+
+CONTROLLER = "controller"
+TABLE = "num_speculative_tokens_per_batch_size"
+
+
+class SpeculationPlan(NamedTuple):
+    """What was asked for; `measured` tells whether pass costs are needed."""
+
+    drafter: Drafter | None
+    num_speculative_tokens: int
+    measured: bool
+    table: tuple[tuple[int, int, int], ...] = ()
+
+    def controller(self, target: Target) -> Controller:
+        """Measures pass costs first if nobody has on this machine, model and format."""
+        return AutoController(open_costs(target)) if self.measured else FixedController(self.table)
+
+
+PLAIN = SpeculationPlan(None, 0, measured=False)
+
+
+def parse_speculation(config: Mapping[str, object] | None) -> SpeculationPlan:
+    """Check a config before anything is loaded; None is plain decoding. Raises ConfigError."""
+    if config is None:
+        return PLAIN
+    rest = {key: value for key, value in config.items() if key not in (CONTROLLER, TABLE)}
+    control, table = config.get(CONTROLLER, "auto"), config.get(TABLE)
+    if control not in ("auto", "off"):
+        raise ConfigError(f"controller is {control!r}; give 'auto' (measured) or 'off' (always the full draft length).")
+    speculation = build_drafter(rest)
+    if speculation is None:
+        return PLAIN
+    return SpeculationPlan(
+        speculation.drafter,
+        speculation.num_speculative_tokens,
+        measured=control == "auto" and table is None,
+        table=parse_table(table) if table is not None else (),
+    )
+
+
+def open_costs(target: Target, *, again: bool = False) -> PassCosts:
+    """The target's measured pass costs; measured now if there are none or `again`."""
+    path = profile_path(target.fingerprint, target.decoder.weight_format)
+    table = None if again else load_profile(path)
+    if table is None:
+        points = measure_passes(target.decoder, max_length=target.max_model_len)
+        table = MeasuredPasses(tuple(points))
+        if target.fingerprint:
+            save_profile(path, points)
+    return PassCosts(table)
