@@ -6,7 +6,6 @@ purpose. `CASES` lists everything that the exactness suite runs, by name.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Collection
@@ -14,9 +13,12 @@ from dataclasses import dataclass, field
 
 from models import EOS, VOCAB
 
-from foredraft.drafters.base import BaseDrafter, Drafter
+from foredraft.drafters.base import BaseDrafter, Drafter, Features
+from foredraft.drafters.methods import METHODS, build_drafter
+from foredraft.target.target import Target
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
+from foredraft.verify import Verdict
 
 Answers = Mapping[tuple[str, int], list[int]]
 Nodes = tuple[list[int], list[int]]
@@ -142,6 +144,37 @@ class EndEverywhere(Adversary):
         return tokens, parents
 
 
+@dataclass
+class ComparedWithNew(BaseDrafter):
+    """A drafter with state, each of whose drafts must be what a new one proposes after reading everything again."""
+
+    make: Callable[[], Drafter]
+
+    def bind(self, target: Target) -> None:
+        self.target = target
+        self.drafter = self.make()
+        self.drafter.bind(target)
+
+    def begin(self, sequence: Sequence) -> None:
+        self.drafter.begin(sequence)
+
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+        tree = self.drafter.propose(batch, budget)
+        new = self.make()
+        new.bind(self.target)
+        for sequence in batch:
+            new.begin(sequence)
+        expected = new.propose(batch, budget)
+        assert tree.tokens.tolist() == expected.tokens.tolist(), "the drafter's state is stale"
+        return tree
+
+    def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
+        self.drafter.commit(batch, verdict, features)
+
+    def end(self, sequence: Sequence) -> None:
+        self.drafter.end(sequence)
+
+
 def chain(tokens: list[int]) -> Nodes:
     """Tokens that follow one another from the root."""
     return tokens, list(range(-1, len(tokens) - 1))
@@ -156,18 +189,12 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {"draft_model": {"model": "target
 
 
 def method_names() -> list[str]:
-    """Every method of `speculative_config` that drafts."""
-    if importlib.util.find_spec("foredraft.drafters.methods") is None:
-        return []
-    from foredraft.drafters.methods import METHODS
-
-    return [name for name in METHODS if name not in ("off", "none")]
+    """Every method of `speculative_config` that drafts; of two names for the same drafter, the later one."""
+    return list({drafter: name for name, drafter in METHODS.items()}.values())
 
 
 def build_method(name: str) -> Drafter:
     """A new drafter of that method."""
-    from foredraft.drafters.methods import build_drafter
-
     speculation = build_drafter({"method": name, "num_speculative_tokens": 6, **CONFIGURATIONS.get(name, {})})
     assert speculation is not None
     return speculation.drafter

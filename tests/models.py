@@ -48,7 +48,12 @@ FAMILIES: dict[str, dict[str, object]] = {
     "smollm3": {},
     "mixtral": {"num_local_experts": 4},
 }
-FLOAT32_ONLY = {"mixtral"}  # transformers' grouped expert product has no float64 kernel
+MORE_FAMILIES = (
+    "phi opt stablelm starcoder2 nemotron exaone4 qwen2_moe qwen3_moe glm glm4 cohere2 helium persimmon biogpt "
+    "gpt_bigcode olmo arcee ernie4_5 seed_oss gemma"
+).split()
+"""Further architectures, for thorough runs."""
+FLOAT32_ONLY = {"mixtral", "qwen2_moe", "qwen3_moe"}  # transformers' grouped expert product has no float64 kernel
 
 
 @cache
@@ -56,7 +61,7 @@ def tiny_model(family: str = "llama", seed: int = 0, layers: int = 3) -> PreTrai
     """A seeded random model in float64 (float32 where the family needs it), in evaluation mode."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    extra = dict(FAMILIES[family])
+    extra = dict(FAMILIES.get(family, {}))
     if family == "gpt2":
         extra["n_layer"] = layers
     config = CONFIG_MAPPING[family](**{**SHAPE, "num_hidden_layers": layers, **extra})

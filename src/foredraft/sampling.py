@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
@@ -160,23 +161,30 @@ def _forbid_early_stop(scores: Tensor, rows: Rows) -> None:
 def _penalise(scores: Tensor, rows: Rows) -> None:
     """Repetition penalty over prompt and output, presence and frequency penalties over the output, each row on its own
     path.
+
+    Works on the [n, K] scores of the K tokens that occur anywhere: those committed, counted once, then those of paths.
     """
     params, sequence = rows.sequence.params, rows.sequence
-    counts = Counter(sequence.output)
-    seen = set(sequence.tokens)
-    for row, path in enumerate(rows.paths):
-        if params.repetition_penalty != 1.0:
-            tokens = torch.tensor(list(seen.union(path)), device=scores.device)
-            values = scores[row, tokens]
-            scores[row, tokens] = torch.where(
-                values > 0, values / params.repetition_penalty, values * params.repetition_penalty
-            )
-        if params.presence_penalty or params.frequency_penalty:
-            own = counts + Counter(path)
-            if own:
-                tokens = torch.tensor(list(own), device=scores.device)
-                times = torch.tensor(list(own.values()), dtype=scores.dtype, device=scores.device)
-                scores[row, tokens] -= params.frequency_penalty * times + params.presence_penalty
+    committed = dict.fromkeys(sequence.tokens)
+    column = {token: index for index, token in enumerate({**committed, **dict.fromkeys(chain(*rows.paths))})}
+    output = Counter(islice(sequence.tokens, sequence.prompt_length, None))
+    times = torch.tensor([output[token] for token in column], dtype=scores.dtype).expand(len(rows.paths), -1).clone()
+    drafted = [(row, column[token]) for row, path in enumerate(rows.paths) for token in path]
+    if drafted:
+        at = torch.tensor(drafted).unbind(1)
+        times.index_put_(at, torch.ones(len(drafted), dtype=scores.dtype), accumulate=True)
+    times = times.to(scores.device)
+
+    tokens = torch.tensor(list(column), device=scores.device)
+    values = scores[:, tokens]
+    if params.repetition_penalty != 1.0:
+        seen = times > 0
+        seen[:, : len(committed)] = True
+        penalised = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
+        values = torch.where(seen, penalised, values)
+    if params.presence_penalty or params.frequency_penalty:
+        values = values - (params.frequency_penalty * times + params.presence_penalty * (times > 0))
+    scores[:, tokens] = values
 
 
 def _nucleus(scores: Tensor, top_p: float) -> Tensor:

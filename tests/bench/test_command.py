@@ -120,14 +120,27 @@ def test_sweep(tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixt
     assert all(cell["identical"] for cell in report["cells"])
 
 
+SIZES = ("--rows", "1,2", "--cached", "16", "--prefill", "32", "--repeat", "1")
+
+
 def test_micro(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--rows", "1,2", "--cached", "16", "--prefill", "32", "--repeat", "1"]
-    code, out, err = run("micro", str(tiny_checkpoint), *sizes, "--json", capsys=capsys)
+    kinds = ("pass", "prefill", "sampling", "host")
+    arguments = [argument for kind in kinds for argument in ("--kind", kind)]
+    code, out, err = run("micro", str(tiny_checkpoint), *SIZES, *arguments, "--json", capsys=capsys)
     assert (code, err) == (0, "")
-    cells = json.loads(out)["cells"]
-    assert {cell["kind"] for cell in cells} == {"pass", "prefill", "sampling", "host", "load", "memory"}
-    assert [cell["cache"] for cell in cells if cell["kind"] == "load"] == ["empty", "filled"]
-    [memory] = [cell for cell in cells if cell["kind"] == "memory"]
+    report = json.loads(out)
+    assert list(dict.fromkeys(cell["kind"] for cell in report["cells"])) == list(kinds)
+    assert report["meta"]["weight_format"] in ("float32", "bfloat16")
+
+
+@pytest.mark.slow
+def test_micro_starts_processes(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run("micro", str(tiny_checkpoint), "--kind", "load", "--kind", "memory", "--json", capsys=capsys)
+    assert (code, err) == (0, "")
+    empty, filled, memory = json.loads(out)["cells"]
+    assert [(cell["kind"], cell["cache"]) for cell in (empty, filled)] == [("load", "empty"), ("load", "filled")]
+    assert empty["total_s"] > filled["total_s"] > filled["import_s"] + filled["load_s"] > 0
+    assert memory["kind"] == "memory"
     assert 50 < memory["torch_mb"] < memory["decode_peak_mb"] < 4000
     assert memory["weights_mb"] > 0
 

@@ -30,3 +30,5 @@ class Outcome(NamedTuple):
 
 
 Cli = Callable[..., Outcome]
+# drafts always, where otherwise the measured controller may find that drafting doesn't pay for a model this small
+DRAFTING = ("-sc", '{"method": "ngram", "controller": "off"}')

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from command_line import Cli
+from command_line import DRAFTING, Cli
 from tiny_checkpoint import save_tiny_checkpoint
 
 from foredraft.cli.demo_prompts import ARTICLE, CODE, DEMO_PROMPTS
@@ -35,7 +35,7 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_text_figures_and_table(cli: Cli, roomy: Path) -> None:
-    done = cli("demo", "--model", roomy, "--max-tokens", 24)
+    done = cli("demo", "--model", roomy, "--max-tokens", 24, *DRAFTING)
     assert done.code == 0
     assert done.err == ""
     for prompt in DEMO_PROMPTS:

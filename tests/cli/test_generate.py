@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import Cli
+from command_line import DRAFTING, Cli
 from tiny_checkpoint import CONTEXT, save_tiny_checkpoint
 
 SHORT = ("--max-tokens", "24")
@@ -29,7 +29,7 @@ def test_plain_says_nothing_of_acceptance(cli: Cli, tiny_checkpoint: Path) -> No
 
 def test_json(cli: Cli, tiny_checkpoint: Path) -> None:
     text = cli("generate", tiny_checkpoint, "hello", *SHORT).out
-    done = cli("generate", tiny_checkpoint, "hello", *SHORT, "--json", "--logprobs", 2, "--seed", 5)
+    done = cli("generate", tiny_checkpoint, "hello", *SHORT, *DRAFTING, "--json", "--logprobs", 2, "--seed", 5)
     assert done.code == 0
     assert done.err == ""
     [output] = done.json["outputs"]
@@ -53,7 +53,7 @@ def test_json(cli: Cli, tiny_checkpoint: Path) -> None:
 
 
 def test_drafted_text_is_marked(cli: Cli, tiny_checkpoint: Path) -> None:
-    arguments = ("generate", tiny_checkpoint, "hello", *SHORT)
+    arguments = ("generate", tiny_checkpoint, "hello", *SHORT, *DRAFTING)
     output = cli(*arguments, "--json").json["outputs"][0]
     shown = cli(*arguments, "--show").out
     assert shown.replace("‹", "").replace("›", "") == output["text"] + "\n"
@@ -176,7 +176,7 @@ def test_a_difference_is_shown_and_fails(cli: Cli, tiny_checkpoint: Path, monkey
         return real(tree, picks)
 
     monkeypatch.setattr(engine, "verify", keep_the_draft)
-    done = cli("generate", tiny_checkpoint, "hello", *SHORT, "--compare")
+    done = cli("generate", tiny_checkpoint, "hello", *SHORT, *DRAFTING, "--compare")
     assert done.code == 1
     assert "identical: no, from token" in done.err
     assert all(f"\n  {name}" in done.err for name in ("after", "plain", "speculative"))
@@ -186,6 +186,10 @@ def test_a_prediction_is_drafted_from(cli: Cli, tiny_checkpoint: Path, tmp_path:
     arguments = ("generate", tiny_checkpoint, "hello", *SHORT, "--json")
     text = cli(*arguments, "--plain").json["outputs"][0]["text"]
     (tmp_path / "expected.txt").write_text(text)
-    result = cli(*arguments, "--prediction", tmp_path / "expected.txt").json
+    config = '{"method": "prediction", "controller": "off"}'
+    result = cli(*arguments, "--prediction", tmp_path / "expected.txt", "-sc", config).json
     assert result["outputs"][0]["text"] == text
-    assert result["metrics"]["speculative_decoding"]["draft_acceptance_rate"] > 0.9
+    assert result["metrics"]["speculative_decoding"]["mean_acceptance_length"] > 3
+    assert (
+        "acceptance" in cli(*arguments[:-1], "--prediction", tmp_path / "expected.txt").err
+    )  # the default method then

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import DRAFTING
 from tiny_checkpoint import save_tiny_checkpoint
 
 pty = pytest.importorskip("pty")
@@ -144,7 +145,7 @@ def test_ctrl_c_in_mid_stream(talkative: Path) -> None:
 
 
 def test_ctrl_c_leaves_the_terminal_sane(terminal: Callable[..., Terminal], talkative: Path) -> None:
-    screen = terminal("generate", talkative, "hello", "--show", "--ignore-eos", "--max-tokens", "8000")
+    screen = terminal("generate", talkative, "hello", "--show", "--ignore-eos", "--max-tokens", 8000, *DRAFTING)
     screen.read_until(lambda seen: seen.count(GREEN) > 3)
     screen.type("\x03")
     assert screen.end() == 130
@@ -154,7 +155,7 @@ def test_ctrl_c_leaves_the_terminal_sane(terminal: Callable[..., Terminal], talk
 
 
 def test_chat_on_a_terminal(terminal: Callable[..., Terminal], talkative: Path) -> None:
-    screen = terminal("chat", talkative, "--show", "--ignore-eos", "--max-tokens", "2000")
+    screen = terminal("chat", talkative, "--show", "--ignore-eos", "--max-tokens", 2000, *DRAFTING)
     screen.read_until(lambda seen: "> " in seen)
     screen.type("hello\n")
     screen.read_until(lambda seen: seen.count(GREEN) > 3)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from drafters import CASES
+from drafters import CASES, method_names
 from models import tiny_target
 
+from foredraft.drafters.draft_model import DraftModelDrafter
 from foredraft.engine.engine import Engine
 from foredraft.testing import Answer, Ask, decode, decode_plainly, difference, mixed_asks, with_predictions
 from foredraft.types import FinishReason
@@ -120,6 +121,32 @@ def test_adversaries_are_as_right_as_they_claim(name: str, least: float, most: f
     engine = Engine(tiny_target(), CASES[name](answers_of(asks, plain)), num_speculative_tokens=BUDGET)
     drafted = [mark for answer in decode(engine, asks) for choice in answer for mark in choice.drafted]
     assert least <= sum(drafted) / len(drafted) <= most
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_method_is_put_to_the_test(name: str) -> None:
+    """In the workload above it drafts, and some of its drafts are accepted and some are not."""
+    drafted = accepted = 0
+    for temperature in TEMPERATURES:
+        engine = Engine(tiny_target(), CASES[name]({}), num_speculative_tokens=BUDGET)
+        for answer in decode(engine, reference(temperature)[0]):
+            drafted += sum(choice.speculative_decoding.drafted for choice in answer)
+            accepted += sum(choice.speculative_decoding.accepted for choice in answer)
+    assert 0 < accepted < drafted
+
+
+def test_a_draft_model_that_is_the_target_is_always_right() -> None:
+    """Same weights, same processors, same noise: every draft that is verified is accepted, also those beside an end."""
+    drafter = DraftModelDrafter("target:3", draft_min_token_prob=0.0)
+    for temperature in TEMPERATURES:
+        asks, plain = reference(temperature)
+        engine = Engine(tiny_target(), drafter, num_speculative_tokens=BUDGET, max_batched_tokens=16)
+
+        def all_accepted(engine: Engine = engine) -> None:
+            assert engine.report.accepted == engine.report.drafted
+
+        found = decode(engine, asks, after_step=all_accepted)
+        assert [difference(one, other) for one, other in zip(found, plain, strict=True)] == [None] * len(asks)
 
 
 def test_the_workload_has_every_kind_of_ending() -> None:

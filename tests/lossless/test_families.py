@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 from drafters import CASES
-from models import EOS, FAMILIES, VOCAB, tiny_model, tiny_target
+from models import EOS, FAMILIES, MORE_FAMILIES, VOCAB, tiny_model, tiny_target
 
 from foredraft.engine.engine import Engine
 from foredraft.testing import Ask, decode
@@ -32,7 +32,9 @@ def generated(family: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", ["plain", "Oracle", "Flaky", "Thicket"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [*FAMILIES, *(pytest.param(family, marks=pytest.mark.slow) for family in MORE_FAMILIES)]
+)
 def test_greedy_is_generate(family: str, name: str) -> None:
     asks = [
         Ask(f"{len(prompt)} tokens", tuple(prompt), SamplingParams(temperature=0, max_tokens=NEW_TOKENS))

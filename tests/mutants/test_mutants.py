@@ -12,17 +12,19 @@ from functools import cache
 
 import pytest
 import torch
-from drafters import ADVERSARIES
+from drafters import ADVERSARIES, ComparedWithNew
 from models import VOCAB, tiny_target
 
 from foredraft import sampling
+from foredraft.drafters import draft_model
+from foredraft.drafters.draft_model import DraftModelDrafter
 from foredraft.engine import engine as engine_module
 from foredraft.engine.engine import Engine
 from foredraft.sampling import Rows
 from foredraft.target.flat_pass import Segment
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.target import Target
-from foredraft.testing import Answer, Ask, decode, decode_plainly, difference, mixed_asks
+from foredraft.testing import Answer, Ask, CapriciousController, decode, decode_plainly, difference, mixed_asks
 from foredraft.tree import TokenTree
 from foredraft.types import Batch
 from foredraft.verify import Verdict, verify
@@ -175,3 +177,26 @@ def test_a_bug_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) ->
     mutation(monkeypatch)
     with pytest.raises(AssertionError):
         check_exactness()
+
+
+def check_draft_cache() -> None:
+    """A draft model that is often wrong, under a controller that throws parts of its drafts away.
+
+    No draft may depend on what was cached for an earlier one.
+    """
+    asks, _ = reference(0.7)
+    drafter = ComparedWithNew(lambda: DraftModelDrafter("target:2", draft_min_token_prob=0.0))
+    engine = Engine(tiny_target(), drafter, num_speculative_tokens=5, controller=CapriciousController())
+    decode(engine, asks[:3])
+
+
+def test_a_draft_models_cache_is_never_stale() -> None:
+    check_draft_cache()
+
+
+def test_a_stale_draft_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejected drafts stay in the draft model's cache."""
+    reference(0.7)
+    monkeypatch.setattr(draft_model, "common_prefix", lambda held, tokens, limit: min(len(held), len(tokens), limit))
+    with pytest.raises(AssertionError, match="stale"):
+        check_draft_cache()

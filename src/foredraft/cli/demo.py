@@ -19,7 +19,7 @@ from foredraft.cli import options
 from foredraft.cli.demo_prompts import DEMO_PROMPTS, DemoPrompt
 from foredraft.cli.parse import speculative_config
 from foredraft.cli.starting import encode_prompt, starting
-from foredraft.cli.terminal import TextWriter, bold, describe_difference, dim, figures, has_colour, transient
+from foredraft.cli.terminal import TextWriter, bold, both_speeds, describe_difference, dim, has_colour, transient
 from foredraft.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def demo(
     spec_model: options.SpecModel = None,
     spec_tokens: options.SpecTokens = None,
     dtype: options.Dtype = "auto",
+    quantization: options.Quantization = None,
+    device: options.Device = "auto",
     enforce_eager: options.EnforceEager = False,
     offline: options.Offline = False,
     json_: Annotated[
@@ -68,6 +70,8 @@ def demo(
             model,
             speculative_config=config,
             dtype=dtype,
+            quantization=quantization,
+            device=device,
             max_num_seqs=1,
             enforce_eager=enforce_eager,
             offline=offline,
@@ -104,8 +108,7 @@ def show_example(llm: LLM, example: DemoPrompt, params: SamplingParams) -> Compa
     request = textwrap.fill(example.request, shutil.get_terminal_size().columns)
     print(f"{bold(example.title)}\n{dim(request, sys.stdout)}\n")
     comparison = decode_twice(llm, example, params, TextWriter(show_drafts=True))
-    plain, speculative = figures(comparison.plain, speculative=False), figures(comparison.speculative, speculative=True)
-    print(dim(f"\nplain        {plain}\nspeculative  {speculative}\n\n", sys.stdout))
+    print(dim(f"\n{both_speeds(comparison)}\n\n", sys.stdout))
     return comparison
 
 
@@ -150,4 +153,4 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 def method_name(llm: LLM, config: Mapping[str, object]) -> str:
     """What the drafter is called in results."""
-    return str(config.get("method") or llm.engine.report.method)
+    return str(config.get("method") or "draft_model")

@@ -15,7 +15,7 @@ from foredraft.cli import options
 from foredraft.cli.parse import chosen_sampling, logit_bias, speculative_config, text_file
 from foredraft.cli.prompt import read_prompt
 from foredraft.cli.starting import answer_params, encode_prompt, starting
-from foredraft.cli.terminal import TextWriter, describe_difference, dim, figures, say
+from foredraft.cli.terminal import TextWriter, acceptance, both_speeds, describe_difference, dim, figures, say
 from foredraft.errors import ConfigError
 from foredraft.types import SamplingParams
 
@@ -82,6 +82,8 @@ def generate(
     prediction: options.Prediction = None,
     plain: options.Plain = False,
     dtype: options.Dtype = "auto",
+    quantization: options.Quantization = None,
+    device: options.Device = "auto",
     max_model_len: options.MaxModelLen = None,
     max_num_seqs: options.MaxNumSeqs = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
@@ -127,6 +129,8 @@ def generate(
             model,
             speculative_config=config,
             dtype=dtype,
+            quantization=quantization,
+            device=device,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs or n or 1,
             kv_cache_memory_bytes=kv_cache_memory_bytes,
@@ -167,8 +171,7 @@ def answer(llm: LLM, text: str, tokens: list[int], params: SamplingParams, *, sh
         return
     with AnswerPrinter(params.n, show=show) as printer:
         decoded = decode(llm.engine, request, printer.add)
-    first = f"first token {decoded.first_token_seconds:.2f} s"
-    say(dim(f"{figures(decoded, speculative=llm.engine.drafter is not None)} · {first}"))
+    say(dim(figures(decoded, speculative=llm.engine.drafter is not None)))
 
 
 def answer_twice(llm: LLM, text: str, tokens: list[int], params: SamplingParams, *, show: bool, as_json: bool) -> None:
@@ -189,10 +192,10 @@ def answer_twice(llm: LLM, text: str, tokens: list[int], params: SamplingParams,
 
 def say_comparison(comparison: Comparison) -> None:
     """Both runs' figures and the verdict, on stderr."""
-    say(dim(f"plain        {figures(comparison.plain, speculative=False)}"))
-    say(dim(f"speculative  {figures(comparison.speculative, speculative=True)}"))
+    say(dim(both_speeds(comparison)))
     verdict = "yes" if comparison.identical else f"no, {describe_difference(comparison)}"
-    say(f"{comparison.speedup:.2f} times as fast · identical: {verdict}")
+    accepted = acceptance(comparison.speculative.statistics)
+    say(f"{comparison.speedup:.2f} times as fast · {accepted} · identical: {verdict}")
 
 
 class AnswerPrinter:

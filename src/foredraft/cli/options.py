@@ -30,6 +30,19 @@ Dtype = Annotated[
         show_default=False,
     ),
 ]
+Quantization = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="int8; without it, the checkpoint's own format.", rich_help_panel=MODEL),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="cpu, cuda, cuda:1 ...; auto is the first GPU, if any.",
+        rich_help_panel=MODEL,
+        show_default=False,
+    ),
+]
 MaxModelLen = Annotated[
     int | None, typer.Option(metavar="N", help="Longest prompt and answer together, in tokens.", rich_help_panel=MODEL)
 ]

@@ -21,6 +21,7 @@ __all__ = [
     "TextWriter",
     "acceptance",
     "bold",
+    "both_speeds",
     "describe_difference",
     "dim",
     "figures",
@@ -117,16 +118,23 @@ def transient(text: str) -> Iterator[Callable[[str], None]]:
         show("")
 
 
+def speed(decoded: Decoded) -> str:
+    """How much came in what time; "limit" when there might have been more."""
+    count = f"{decoded.tokens} token{'s' * (decoded.tokens != 1)}" + (" (limit)" if decoded.cut else "")
+    return f"{count} · {decoded.seconds:.2f} s · {decoded.throughput:.1f} tokens/s"
+
+
 def figures(decoded: Decoded, *, speculative: bool) -> str:
     """The figures of one answer, in a line."""
-    parts = [
-        f"{decoded.tokens} token{'s' * (decoded.tokens != 1)}" + (" (limit)" if decoded.cut else ""),
-        f"{decoded.seconds:.2f} s",
-        f"{decoded.throughput:.1f} tokens/s",
-    ]
+    parts = [speed(decoded), f"first token {decoded.first_token_seconds:.2f} s"]
     if speculative:
         parts.append(acceptance(decoded.statistics))
     return " · ".join(parts)
+
+
+def both_speeds(comparison: Comparison) -> str:
+    """The figures of a plain and a speculative run, in a line each."""
+    return f"plain        {speed(comparison.plain)}\nspeculative  {speed(comparison.speculative)}"
 
 
 def acceptance(statistics: SpeculationStats) -> str:

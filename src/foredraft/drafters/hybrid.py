@@ -1,4 +1,4 @@
-"""Several drafters under one budget: their trees are merged, and the nodes most likely to be accepted are kept.
+"""Several drafters under one budget: their trees are blended, and the nodes most likely to be accepted are kept.
 
 Drafters are asked in the order given, cheap ones first. One is skipped for a sequence when the tokens it would add to
 what is expected already are not worth its time; both are measured as it goes. That is how a long suffix match overrides
@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from foredraft.drafters.base import BaseDrafter, Drafter, Features, Wants
+from foredraft.drafters.blend import Blend
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.prediction import PredictionDrafter
-from foredraft.drafters.proposals import Draft, Proposals, merge, tree_of
+from foredraft.drafters.proposals import Draft, Proposals, tree_of
 from foredraft.drafters.recycling import RecyclingDrafter
 from foredraft.errors import ConfigError
 from foredraft.tree import TokenTree
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HybridDrafter"]
 
+MOST_DRAFTERS = 6
 DEPTHS = 16
 FIRST_TRIES = 4
 """Calls before a drafter's time and usefulness count as known."""
@@ -56,7 +58,10 @@ class HybridDrafter(BaseDrafter):
     def __post_init__(self) -> None:
         if not self.drafters:
             raise ConfigError("A hybrid without drafters drafts nothing; list some, or leave the key out.")
+        if len(self.drafters) > MOST_DRAFTERS:
+            raise ConfigError(f"A hybrid of {len(self.drafters)} drafters is too much; list at most {MOST_DRAFTERS}.")
         self._members = [_Member(drafter) for drafter in self.drafters]
+        self._blend = Blend(len(self.drafters))
         self._seconds_per_token = 0.0
         self._proposed = 0.0
 
@@ -85,7 +90,12 @@ class HybridDrafter(BaseDrafter):
             for row, draft in enumerate(member.propose(batch, asked)):
                 drafts[row].append(draft)
                 expected[row] = max(expected[row], sum(draft.scores))
-        tree = tree_of([merge(row, nodes) for row, nodes in zip(drafts, budget, strict=True)])
+        tree = tree_of(
+            [
+                self._blend.merge(sequence, row, nodes)
+                for sequence, row, nodes in zip(batch, drafts, budget, strict=True)
+            ]
+        )
         self._proposed = time.perf_counter()
         return tree
 
@@ -93,11 +103,14 @@ class HybridDrafter(BaseDrafter):
         if batch:
             seconds = (time.perf_counter() - self._proposed) / int(verdict.lengths.sum())
             self._seconds_per_token = _average(self._seconds_per_token, seconds) if self._seconds_per_token else seconds
+        for sequence in batch:
+            self._blend.judge(sequence)
         for member in self._members:
             member.judge(batch)
             member.drafter.commit(batch, verdict, _part(features, self.wants, member.drafter.wants))
 
     def end(self, sequence: Sequence) -> None:
+        self._blend.drop(sequence)
         for member in self._members:
             member.proposals.drop(sequence)
             member.drafter.end(sequence)

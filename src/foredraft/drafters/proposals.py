@@ -1,4 +1,4 @@
-"""Drafts of single sequences as plain lists, with scores; merging them, and judging them by the tokens that came.
+"""Drafts of single sequences as plain lists, with scores, and how they are judged by the tokens that came.
 
 A score is the probability that a node is accepted, together with all its ancestors, as far as the drafter can tell
 (`TokenTree.scores`). Nodes are sorted by score; since a child never scores more than its parent, cutting a draft short
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Draft", "Proposals", "best_first", "merge", "outcomes", "tree_of"]
+__all__ = ["Draft", "Proposals", "best_first", "outcomes", "tree_of"]
 
 
 class Draft(NamedTuple):
@@ -33,28 +33,6 @@ class Draft(NamedTuple):
 def tree_of(drafts: Collection[Draft]) -> TokenTree:
     """One row per draft."""
     return TokenTree.from_nodes([draft[:2] for draft in drafts], [draft.scores for draft in drafts])
-
-
-def merge(drafts: Collection[Draft], budget: int) -> Draft:
-    """The best `budget` nodes of all drafts for one row; a node proposed more than once keeps its highest score."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    scores: list[float] = []
-    children: dict[tuple[int, int], int] = {}
-    for draft in drafts:
-        place: list[int] = []
-        for token, parent, score in zip(*draft, strict=True):
-            above = place[parent] if parent >= 0 else PAD
-            node = children.get((above, token))
-            if node is None:
-                node = children[above, token] = len(tokens)
-                tokens.append(token)
-                parents.append(above)
-                scores.append(score)
-            elif score > scores[node]:
-                scores[node] = score
-            place.append(node)
-    return best_first(Draft(tokens, parents, scores), budget)[0]
 
 
 def best_first(draft: Draft, budget: int) -> tuple[Draft, list[int]]:

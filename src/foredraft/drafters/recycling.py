@@ -79,11 +79,10 @@ class RecyclingDrafter(BaseDrafter):
         self._pairs = np.full(1 << self.recycling_pair_bits, EMPTY, dtype=np.int64)
 
     def begin(self, sequence: Sequence) -> None:
-        """Tokens that were never seen start with what follows them in the prompt."""
+        """What follows a token in the prompt becomes its first candidate."""
         tokens = np.array(sequence.tokens, dtype=np.int64)
         first, second = tokens[:-1], tokens[1:]
-        unseen = self._by_token[first, 0] == EMPTY
-        self._by_token[first[unseen], 0] = second[unseen]
+        self._by_token[first] = np.column_stack([second, self._by_token[first, :-1]])
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
         return tree_of([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])

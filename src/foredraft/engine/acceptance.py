@@ -25,6 +25,11 @@ class Acceptance:
         self._kept = PRIOR_WEIGHT
 
     @property
+    def depths(self) -> int:
+        """Depths that something is known about; deeper ones are taken to be like the last of them."""
+        return len(self._tried)
+
+    @property
     def trust(self) -> float:
         """Accepted drafts per draft that the drafter's scores promised; 1 for an honest drafter."""
         return self._kept / self._promised

@@ -25,6 +25,9 @@ from foredraft.types import Sequence, StepReport
 
 __all__ = ["AutoController", "Controller", "Decision", "FixedController", "parse_table"]
 
+DOUBT = 0.8
+"""A drafter whose drafts come true this much less often than its scores say is tried now and then all the same."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -137,6 +140,8 @@ class AutoController:
         rows = self._probabilities(batch, tree)
         ranking = sorted((-value, row, node) for row, values in enumerate(rows) for node, value in enumerate(values))
         count = self._best_count([-value for value, _, _ in ranking], len(batch), load)
+        if count == 0 and self._doubtful(batch, tree) and self._may_explore():
+            count = self._explore(min(len(batch), len(ranking)), load)
         kept: list[list[int]] = [[] for _ in rows]
         for _, row, node in ranking[:count]:
             kept[row].append(node)
@@ -168,7 +173,7 @@ class AutoController:
 
     def _fresh(self) -> Acceptance:
         """A new request starts where the others are."""
-        return Acceptance([self._prior.conditional(depth) for depth in range(1, 9)])
+        return Acceptance([self._prior.conditional(depth) for depth in range(1, self._prior.depths + 1)])
 
     def _record(self, sequence: Sequence) -> Acceptance:
         return self._records.get(sequence.id, self._prior)
@@ -222,6 +227,19 @@ class AutoController:
             if tokens / milliseconds > best_rate:
                 best, best_rate = depth, tokens / milliseconds
         return best
+
+    def _doubtful(self, batch: Collection[Sequence], tree: TokenTree) -> bool:
+        """Whether trying drafts could teach anything: they have no scores, or their scores are no longer believed."""
+        return tree.scores is None or any(self._record(sequence).trust < DOUBT for sequence in batch)
+
+    def _explore(self, count: int, load: Load) -> int:
+        """Verify a few drafts although they aren't expected to pay; the decision shows what that costs."""
+        assert self.decision is not None
+        plain_tokens, plain_ms = self.decision.plain_tokens, self.decision.plain_milliseconds
+        batch = int(plain_tokens)
+        milliseconds = self.costs(batch + load.prompt_rows + count, load.cached, batch) + self.host_ms
+        self.decision = Decision(count, plain_tokens, milliseconds, plain_tokens, plain_ms)
+        return count
 
     def _may_explore(self) -> bool:
         return self._explored_ms <= self.explore * self._spent_ms

@@ -78,7 +78,7 @@ def pack(weight: Tensor, weight_format: WeightFormat, words: Tensor) -> Packed:
         rows = weight.to(getattr(torch, weight_format)).contiguous().view(torch.int32)
     target = words.view(torch.int32).view(panels, rows.shape[1], PANEL)
     whole = columns // PANEL
-    target[:whole] = rows[: whole * PANEL].view(whole, PANEL, -1).transpose(1, 2)
+    target[:whole] = rows[: whole * PANEL].view(whole, PANEL, rows.shape[1]).transpose(1, 2)
     if whole < panels:
         target[whole] = 0
         target[whole, :, : columns - whole * PANEL] = rows[whole * PANEL :].t()

@@ -67,11 +67,11 @@ def call(builder: Any, name: str, kind: Any, arguments: list[Any]) -> Any:
 
 
 def prefetch(builder: Any, address: Any) -> None:
-    """Ask for a cache line; any address is harmless."""
+    """Ask for a cache line in the second level; any address is harmless."""
     pointer = builder.inttoptr(address, I8.as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [pointer, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+    builder.call(function, [pointer, ir.Constant(I32, 0), ir.Constant(I32, 2), ir.Constant(I32, 1)])
 
 
 def constant(value: int) -> Any:

@@ -47,7 +47,7 @@ __all__ = [
     "weigh_f32",
 ]
 
-AHEAD = 3072
+AHEAD = 8192
 """Bytes by which a product asks for its weights before it needs them: farther than the processor looks by itself."""
 
 
