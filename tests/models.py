@@ -48,10 +48,28 @@ FAMILIES: dict[str, dict[str, object]] = {
     "smollm3": {},
     "mixtral": {"num_local_experts": 4},
 }
-MORE_FAMILIES = (
-    "phi opt stablelm starcoder2 nemotron exaone4 qwen2_moe qwen3_moe glm glm4 cohere2 helium persimmon biogpt "
-    "gpt_bigcode olmo arcee ernie4_5 seed_oss gemma"
-).split()
+MORE_FAMILIES = [
+    "phi",
+    "opt",
+    "stablelm",
+    "starcoder2",
+    "nemotron",
+    "exaone4",
+    "qwen2_moe",
+    "qwen3_moe",
+    "glm",
+    "glm4",
+    "cohere2",
+    "helium",
+    "persimmon",
+    "biogpt",
+    "gpt_bigcode",
+    "olmo",
+    "arcee",
+    "ernie4_5",
+    "seed_oss",
+    "gemma",
+]
 """Further architectures, for thorough runs."""
 FLOAT32_ONLY = {"mixtral", "qwen2_moe", "qwen3_moe"}  # transformers' grouped expert product has no float64 kernel
 

@@ -77,6 +77,9 @@ def test_prompt_too_long_for_the_model(tiny_checkpoint: Path, capsys: pytest.Cap
     assert code == 2
     assert "quote.jsonl line 1 has" in err
     assert "leaves room for 206 before the answer" in err
+    code, _, err = run("offline", str(tiny_checkpoint), "-w", "chat", "-m", "off", "--max-tokens", "256", capsys=capsys)
+    assert code == 2
+    assert "max_tokens is 256, but" in err
 
 
 @pytest.mark.parametrize("method", ["ngram", "auto"])

@@ -160,11 +160,10 @@ def test_the_workload_has_every_kind_of_ending() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "qwen3"])
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "qwen3"])
 @pytest.mark.parametrize("name", CASES)
-def test_long_answers_of_other_models(name: str, family: str, temperature: float, seed: int) -> None:
-    asks, plain = reference(temperature, family, 60, seed)
+def test_long_answers_of_other_models(name: str, family: str, temperature: float) -> None:
+    asks, plain = reference(temperature, family, 60, 1)
     check(name, asks, plain, family=family, max_batched_tokens=9, arrivals=[0, 1, 2, 3, 5, 8])
     check(name, asks, plain, family=family, max_batched_tokens=16, kv_room=160, aborts={9: asks[1].name})

@@ -76,6 +76,7 @@ SMALL = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_at
 REFUSED = {
     "bloom": ({"n_layer": 2, "n_head": 4}, "bloom"),  # positions by ALiBi
     "falcon": ({"alibi": True, "new_decoder_architecture": False}, "falcon"),
+    "diffllama": ({"num_key_value_heads": 2}, "diffllama"),  # two attentions a layer, of which the cache holds one
     "mamba": ({"state_size": 4}, "mamba"),  # recurrent state
     "rwkv": ({"attention_hidden_size": 32}, "rwkv"),
     "gpt_oss": ({"intermediate_size": 32, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4}, "sinks"),

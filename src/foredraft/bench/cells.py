@@ -72,6 +72,7 @@ class OfflineCell:
     draft_share: float
     host_ms: float | None
     peak_memory_mb: float
+    peak_device_memory_mb: float | None
 
 
 def offline_cell(
@@ -143,6 +144,9 @@ def offline_cell(
         draft_share=sum(run.decode_draft for run in runs) / decode_all if decode_all else 0.0,
         host_ms=1e3 * median(host_steps) if host_steps else None,
         peak_memory_mb=max(run.peak_memory_mb for run in runs),
+        peak_device_memory_mb=max(
+            (run.peak_device_memory_mb for run in runs if run.peak_device_memory_mb), default=None
+        ),
     )
 
 

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from foredraft.bench.memory import peak_resident_mb, reset_peak
 from foredraft.bench.workloads import EncodedPrompt
 from foredraft.engine.engine import Engine
@@ -63,6 +65,7 @@ class BlockRun:
     decode_all: float = 0.0
     host_steps: list[float] = field(default_factory=list)
     peak_memory_mb: float = 0.0
+    peak_device_memory_mb: float | None = None
 
     @property
     def output_tokens(self) -> int:
@@ -102,7 +105,10 @@ def decode_block(
     in_flight: dict[str, _InFlight] = {}
     answers: list[Answer | None] = [None] * len(prompts)
     run = BlockRun([])
+    on_gpu = engine.target.decoder.device.type == "cuda"
     reset_peak()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     while waiting or in_flight:
         while waiting and len(in_flight) < concurrency:
@@ -125,6 +131,8 @@ def decode_block(
                 del in_flight[delta.request_id]
     run.seconds = time.perf_counter() - began
     run.peak_memory_mb = peak_resident_mb()
+    if on_gpu:
+        run.peak_device_memory_mb = torch.cuda.max_memory_allocated() / 1e6
     run.answers = [answer for answer in answers if answer is not None]
     return run
 

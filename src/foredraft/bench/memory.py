@@ -1,6 +1,6 @@
-"""Resident memory of this process, in MB (10^6 bytes): now, and the peak since it was last reset.
+"""Memory of this process, in MB (10^6 bytes): now, and the peak since it was last reset. Imports no torch.
 
-Linux keeps a high-water mark that may be reset; elsewhere the peak is that of the whole process.
+Linux keeps a high-water mark of resident memory that may be reset; elsewhere the peak is that of the whole process.
 """
 
 from __future__ import annotations

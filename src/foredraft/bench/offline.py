@@ -46,7 +46,7 @@ OFF = Method("off")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure: every combination, each block `repeat` times."""
+    """What to measure: every combination, each block `repeat` times. Raises ConfigError for what makes no sense."""
 
     methods: Sequence[Method]
     temperatures: Sequence[float] = (0.0,)
@@ -57,6 +57,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.methods:
             raise ConfigError("There is no method to measure; name one, such as ngram.")
+        for temperature in self.temperatures:
+            SamplingParams(temperature=temperature, max_tokens=self.max_tokens)
         for name, values in (("concurrency", self.concurrencies), ("repeat", [self.repeat])):
             wrong = next((value for value in values if value < 1), None)
             if wrong is not None:

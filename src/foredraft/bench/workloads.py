@@ -78,11 +78,16 @@ def choose(
     return [prompt for taken, group in zip(share, groups, strict=True) for prompt in group[:taken]]
 
 
-def encode(prompts: Iterable[BenchPrompt], target: Target, *, longest: int) -> list[EncodedPrompt]:
+def encode(prompts: Iterable[BenchPrompt], target: Target, *, max_tokens: int) -> list[EncodedPrompt]:
     """Token ids of each prompt, by the model's chat template if it has one.
 
-    longest  most prompt tokens that leave room for the answer; a longer prompt raises RequestError with both lengths
+    Raises ConfigError or RequestError, with both lengths, where no room is left for an answer of `max_tokens`.
     """
+    longest = target.max_model_len - max_tokens
+    if longest < 1:
+        raise ConfigError(
+            f"max_tokens is {max_tokens}, but {target.name} holds {target.max_model_len} in all; lower it."
+        )
     tokenizer = target.tokenizer
     if tokenizer is None:
         raise RequestError(f"{target.name} has no tokenizer, so it can't be given texts to answer.")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foredraft.cli import options
+from foredraft.cli import bench_options, options
 from foredraft.cli.sections import SectionedCommand
+from foredraft.cli.starting import starting
 from foredraft.errors import ConfigError
 from foredraft.target.default_model import DEFAULT_MODEL_ALIAS
 
@@ -27,120 +28,35 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-WHAT, HOW = "What is decoded", "How"
-
 app = typer.Typer(help="Measure speed, acceptance, time split and memory.", rich_markup_mode=None, no_args_is_help=True)
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file or alias.", show_default=True)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Quantization = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="int8, or nothing for the model's own.", rich_help_panel=options.MODEL),
-]
-Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 ...", rich_help_panel=options.MODEL)]
-Workload = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--workload",
-        "-w",
-        metavar="NAME",
-        help="chat, edit, quote, json or creative; may be repeated. [default: all]",
-        rich_help_panel=WHAT,
-    ),
-]
-Dataset = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help='JSON Lines as in Spec-Bench, EditEval, HumanEval, GSM8K, or {"prompt": ...}.',
-        rich_help_panel=WHAT,
-    ),
-]
-Category = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Only this category of the dataset; may be repeated.", rich_help_panel=WHAT),
-]
-NumPrompts = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="At most so many prompts, taken in turn from each category.", rich_help_panel=WHAT),
-]
-MaxTokens = Annotated[int, typer.Option(metavar="N", help="Longest answer, in tokens.", rich_help_panel=WHAT)]
-Method = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--method",
-        "-m",
-        metavar="NAME",
-        help="A drafting method; may be repeated. [default: auto]",
-        rich_help_panel=HOW,
-    ),
-]
-Config = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--speculative-config",
-        "-sc",
-        metavar="JSON",
-        help='A method with settings, like \'{"method": "ngram", "num_speculative_tokens": 8}\'; may be repeated.',
-        rich_help_panel=HOW,
-    ),
-]
-SpecTokens = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="num_speculative_tokens of the methods given by name.", rich_help_panel=HOW),
-]
-Predict = Annotated[
-    bool,
-    typer.Option(
-        "--predict", help="Let every method see the predictions, not just the method prediction.", rich_help_panel=HOW
-    ),
-]
-Temperature = Annotated[
-    list[float] | None, typer.Option(metavar="X", help="May be repeated. [default: 0]", rich_help_panel=HOW)
-]
-Concurrency = Annotated[
-    list[str] | None,
-    typer.Option(metavar="N,...", help="Requests at the same time; may be a list. [default: 1]", rich_help_panel=HOW),
-]
-Reference = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DTYPE",
-        help="Let transformers' own generate take its turn, too, in this dtype. Greedy only.",
-        rich_help_panel=HOW,
-    ),
-]
-Repeat = Annotated[
-    int, typer.Option(metavar="N", help="Decode everything so often; medians count.", rich_help_panel=HOW)
-]
 
 
 @app.command(cls=SectionedCommand)
 def offline(
-    model: Model = DEFAULT_MODEL_ALIAS,
-    workload: Workload = None,
-    dataset: Dataset = None,
-    category: Category = None,
-    num_prompts: NumPrompts = None,
-    max_tokens: MaxTokens = 128,
-    method: Method = None,
-    speculative_config: Config = None,
-    spec_tokens: SpecTokens = None,
-    predict: Predict = False,
-    temperature: Temperature = None,
-    concurrency: Concurrency = None,
-    repeat: Repeat = 1,
-    reference: Reference = None,
+    model: bench_options.Model = DEFAULT_MODEL_ALIAS,
+    workload: bench_options.Workload = None,
+    dataset: bench_options.Dataset = None,
+    category: bench_options.Category = None,
+    num_prompts: bench_options.NumPrompts = None,
+    max_tokens: bench_options.MaxTokens = 128,
+    method: bench_options.Method = None,
+    speculative_config: bench_options.Config = None,
+    spec_tokens: bench_options.SpecTokens = None,
+    predict: bench_options.Predict = False,
+    temperature: bench_options.Temperature = None,
+    concurrency: bench_options.Concurrency = None,
+    repeat: bench_options.Repeat = 1,
+    reference: bench_options.Reference = None,
     dtype: options.Dtype = "auto",
-    quantization: Quantization = None,
-    device: Device = "auto",
+    quantization: bench_options.Quantization = None,
+    device: bench_options.Device = "auto",
     max_model_len: options.MaxModelLen = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
     enforce_eager: options.EnforceEager = False,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     offline: options.Offline = False,
-    json: Json = False,
+    json: bench_options.Json = False,
 ) -> None:
     """Decode prompts plainly and by speculation in turns, and compare speed, acceptance, time split and memory."""
     from foredraft.bench.methods import EngineOpener, methods_from
@@ -149,16 +65,12 @@ def offline(
     from foredraft.bench.transformers_reference import TransformersReference
     from foredraft.bench.workloads import encode
     from foredraft.engine.open_target import EngineArgs, open_target
-    from foredraft.types import SamplingParams
 
     prompts = _prompts(workload, dataset, category, num_prompts)
     names = method or ([] if speculative_config else ["auto"])
     methods = methods_from(names, speculative_config or [], num_speculative_tokens=spec_tokens, predict=predict)
-    temperatures = temperature or [0.0]
-    for value in temperatures:
-        SamplingParams(temperature=value, max_tokens=max_tokens)  # refused before the model is loaded
-    plan = Plan(methods, temperatures, _numbers("concurrency", concurrency or ["1"]), max_tokens, repeat)
-    if reference and (set(temperatures) != {0.0} or set(plan.concurrencies) != {1}):
+    plan = Plan(methods, temperature or [0.0], _numbers("concurrency", concurrency or ["1"]), max_tokens, repeat)
+    if reference and (set(plan.temperatures) != {0.0} or set(plan.concurrencies) != {1}):
         raise ConfigError(
             f"--reference {reference} decodes greedily, one prompt at a time; leave out the other settings."
         )
@@ -175,9 +87,10 @@ def offline(
         trust_remote_code=trust_remote_code,
         offline=offline,
     )
-    opener = EngineOpener(open_target(args), args)
+    with starting(model, offline=offline):
+        opener = EngineOpener(open_target(args), args)
     target = opener.opened.target
-    encoded = encode(prompts, target, longest=target.max_model_len - max_tokens)
+    encoded = encode(prompts, target, max_tokens=max_tokens)
     references = {f"transformers {reference}": TransformersReference(args, reference)} if reference else {}
     with _progress() as progress:
         cells = measure_offline(target, opener, encoded, plan, references=references, progress=progress)
@@ -192,36 +105,42 @@ def offline(
 
 @app.command(cls=SectionedCommand)
 def sweep(
-    model: Model = DEFAULT_MODEL_ALIAS,
-    workload: Workload = None,
-    dataset: Dataset = None,
-    category: Category = None,
-    num_prompts: NumPrompts = None,
-    max_tokens: MaxTokens = 64,
+    model: bench_options.Model = DEFAULT_MODEL_ALIAS,
+    workload: bench_options.Workload = None,
+    dataset: bench_options.Dataset = None,
+    category: bench_options.Category = None,
+    num_prompts: bench_options.NumPrompts = None,
+    max_tokens: bench_options.MaxTokens = 64,
     methods: Annotated[
-        str, typer.Option(metavar="NAME,...", help="off, auto, and fixed:K for K draft tokens.", rich_help_panel=HOW)
+        str,
+        typer.Option(
+            metavar="NAME,...", help="off, auto, and fixed:K for K draft tokens.", rich_help_panel=bench_options.HOW
+        ),
     ] = "off,fixed:1,fixed:2,fixed:3,fixed:4,fixed:5,fixed:6,fixed:7,fixed:8,auto",
     spec_method: Annotated[
-        str, typer.Option(metavar="NAME", help="What drafts for auto and fixed:K.", rich_help_panel=HOW)
+        str, typer.Option(metavar="NAME", help="What drafts for auto and fixed:K.", rich_help_panel=bench_options.HOW)
     ] = "auto",
     concurrency: Annotated[
-        str, typer.Option(metavar="N,...", help="Requests at the same time.", rich_help_panel=HOW)
+        str, typer.Option(metavar="N,...", help="Requests at the same time.", rich_help_panel=bench_options.HOW)
     ] = "1,2,4,8,16,32",
-    temperature: Temperature = None,
-    repeat: Repeat = 3,
+    temperature: bench_options.Temperature = None,
+    repeat: bench_options.Repeat = 3,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Draw the results there, as SVG and PNG.", rich_help_panel=HOW)
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Draw the results there, as SVG and PNG.", rich_help_panel=bench_options.HOW
+        ),
     ] = None,
     dtype: options.Dtype = "auto",
-    quantization: Quantization = None,
-    device: Device = "auto",
+    quantization: bench_options.Quantization = None,
+    device: bench_options.Device = "auto",
     max_model_len: options.MaxModelLen = None,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
     enforce_eager: options.EnforceEager = False,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     offline: options.Offline = False,
-    json: Json = False,
+    json: bench_options.Json = False,
 ) -> None:
     """Find out at which load speculation pays: every method at every concurrency, in turns, beside plain decoding."""
     from foredraft.bench.methods import EngineOpener
@@ -248,9 +167,10 @@ def sweep(
         trust_remote_code=trust_remote_code,
         offline=offline,
     )
-    opener = EngineOpener(open_target(args), args)
+    with starting(model, offline=offline):
+        opener = EngineOpener(open_target(args), args)
     target = opener.opened.target
-    encoded = join_workloads(encode(prompts, target, longest=target.max_model_len - max_tokens))
+    encoded = join_workloads(encode(prompts, target, max_tokens=max_tokens))
     with _progress() as progress:
         cells = measure_offline(target, opener, encoded, plan, progress=progress)
     summary = summarise(cells)
@@ -267,7 +187,7 @@ def sweep(
 
 @app.command(cls=SectionedCommand)
 def micro(
-    model: Model = DEFAULT_MODEL_ALIAS,
+    model: bench_options.Model = DEFAULT_MODEL_ALIAS,
     kind: Annotated[
         list[str] | None,
         typer.Option(
@@ -280,14 +200,14 @@ def micro(
     prefill: Annotated[int, typer.Option(metavar="N", help="Length of the prompt that is read.")] = 485,
     repeat: Annotated[int, typer.Option(metavar="N", help="Passes that the median is taken of.")] = 15,
     dtype: options.Dtype = "auto",
-    quantization: Quantization = None,
-    device: Device = "auto",
+    quantization: bench_options.Quantization = None,
+    device: bench_options.Device = "auto",
     max_model_len: options.MaxModelLen = None,
     enforce_eager: options.EnforceEager = False,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     offline: options.Offline = False,
-    json: Json = False,
+    json: bench_options.Json = False,
 ) -> None:
     """Time the parts of a step (passes, their matrix products, picking, host work), a start, and its memory."""
     from foredraft.bench.micro import KINDS, MicroPlan, measure_micro, measure_startup
@@ -307,9 +227,10 @@ def micro(
         trust_remote_code=trust_remote_code,
         offline=offline,
     )
+    with starting(model, offline=offline):
+        target = open_target(args).target
     cells: list[MicroCell] = []
     with _progress() as progress:
-        target = open_target(args).target
         cells += measure_micro(target, plan, progress=lambda what: progress(0, 0, what))
         cells += measure_startup(args, plan, progress=lambda what: progress(0, 0, what))
     if json:
@@ -371,5 +292,5 @@ def _progress() -> Iterator[Progress]:
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("loading", total=None)
+        task = bar.add_task("", total=None)
         yield lambda done, total, what: bar.update(task, completed=done, total=total or None, description=what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence as Collection
+from itertools import pairwise
 
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.proposals import Draft, Proposals, best_first
@@ -28,7 +29,7 @@ class Blend:
 
     def __init__(self, drafters: int) -> None:
         bounds = (0.0, *EDGES, 1.0)
-        middles = [(low + high) / 2 for low, high in zip(bounds, bounds[1:], strict=False)]
+        middles = [(low + high) / 2 for low, high in pairwise(bounds)]
         prior = [
             middle if proposers & 1 else DISCOUNT * middle for proposers in range(1 << drafters) for middle in middles
         ]
@@ -45,7 +46,8 @@ class Blend:
             place: list[int] = []
             for token, parent, score in zip(*draft, strict=True):
                 above = place[parent] if parent >= 0 else PAD
-                sure = score / draft.scores[parent] if parent >= 0 else score
+                reach = draft.scores[parent] if parent >= 0 else 1.0
+                sure = score / reach if reach else 0.0
                 node = children.setdefault((above, token), len(tokens))
                 if node == len(tokens):
                     tokens.append(token)

@@ -89,7 +89,7 @@ class DraftModelDrafter(BaseDrafter):
     @torch.inference_mode()
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
         chains = {
-            sequence.id: _Chain(sequence, nodes)
+            sequence.id: _Chain(sequence, min(nodes, self.num_speculative_tokens))
             for sequence, nodes in zip(batch, budget, strict=True)
             if nodes and len(sequence.tokens) + nodes <= self._max_length
         }
@@ -143,7 +143,8 @@ class DraftModelDrafter(BaseDrafter):
         for slot, own in work:
             start = len(self._cache.tokens(slot))
             segments.append(Segment(slot, start, len(tokens), len(own)))
-            tokens += own
+            # A token of the target's that the draft model has no embedding for only makes its next drafts worse.
+            tokens += [token if token < self._decoder.vocab_size else 0 for token in own]
             positions += range(start, start + len(own))
         self._cache.reserve(max(segment.start + segment.rows for segment in segments))
         device = self._decoder.device

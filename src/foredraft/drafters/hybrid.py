@@ -42,15 +42,18 @@ WEIGHT = 0.1
 
 
 def _default_drafters() -> tuple[Drafter, ...]:
-    return (PredictionDrafter(), RecyclingDrafter())
+    # Suffix decoding knows what the prompt says; recycling adds what the target itself came up with.
+    return (PredictionDrafter(), RecyclingDrafter(recycling_from_prompt=False))
 
 
 @dataclass(eq=False)
 class HybridDrafter(BaseDrafter):
-    """num_speculative_tokens: most draft nodes per sequence and step, all drafters together.
+    """Raises ConfigError for too few or too many drafters.
 
-    drafters: the drafters to combine; by default suffix decoding, which uses a prediction if there is one, and
-    recycling."""
+    num_speculative_tokens  most draft nodes per sequence and step, all drafters together
+    drafters                what to combine, the most trusted first; by default suffix decoding, which uses a prediction
+                            if there is one, and recycling
+    """
 
     num_speculative_tokens: int = 24
     drafters: tuple[Drafter, ...] = field(default_factory=_default_drafters)
@@ -100,9 +103,10 @@ class HybridDrafter(BaseDrafter):
         return tree
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
-        if batch:
+        if batch and self._proposed:
             seconds = (time.perf_counter() - self._proposed) / int(verdict.lengths.sum())
             self._seconds_per_token = _average(self._seconds_per_token, seconds) if self._seconds_per_token else seconds
+            self._proposed = 0.0
         for sequence in batch:
             self._blend.judge(sequence)
         for member in self._members:

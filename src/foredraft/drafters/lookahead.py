@@ -52,9 +52,9 @@ class LookaheadDrafter(BaseDrafter):
         self._states[sequence.id] = _Lookahead(self, sequence)
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
-        return TokenTree.from_paths(
-            [self._paths(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)]
-        ).prune(budget)
+        limits = [min(nodes, self.num_speculative_tokens) for nodes in budget]
+        paths = [self._paths(sequence, limit) for sequence, limit in zip(batch, limits, strict=True)]
+        return TokenTree.from_paths(paths).prune(limits)
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         tree = features.tree

@@ -77,6 +77,7 @@ class NgramDrafter(BaseDrafter):
         del self._histories[sequence.id]
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
+        budget = min(budget, self.num_speculative_tokens)
         history, text = self._histories[sequence.id], sequence.tokens
         history.extend(text)
         matches = history.matches(text) if budget else []

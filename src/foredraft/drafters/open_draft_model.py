@@ -66,6 +66,6 @@ def check_vocabularies(
         first = different[0] if different else None
         example = "none" if first is None else f"{first} is {own[first]!r} here and {other[first]!r} there"
         raise LoadError(
-            f"{draft} can't draft for {target}: of {len(shared)} shared token ids, {len(different)} mean something else "
-            f"({example}); use a draft model of the same family."
+            f"{draft} can't draft for {target}: of {len(shared)} shared token ids, {len(different)} mean something "
+            f"else ({example}); use a draft model of the same family."
         )

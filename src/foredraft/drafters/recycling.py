@@ -42,12 +42,14 @@ class RecyclingDrafter(BaseDrafter):
     recycling_candidates      k, the candidates kept per token; the table takes 4 k bytes per token of the vocabulary
     recycling_pair_bits       the pair table has 2^this entries of 4 k + 8 bytes
     recycling_min_token_prob  nodes with a lower score are not drafted
+    recycling_from_prompt     whether what follows a token in the prompt becomes its first candidate
     """
 
     num_speculative_tokens: int = 24
     recycling_candidates: int = 8
     recycling_pair_bits: int = 13
     recycling_min_token_prob: float = 0.05
+    recycling_from_prompt: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.recycling_candidates <= 64:
@@ -79,7 +81,8 @@ class RecyclingDrafter(BaseDrafter):
         self._pairs = np.full(1 << self.recycling_pair_bits, EMPTY, dtype=np.int64)
 
     def begin(self, sequence: Sequence) -> None:
-        """What follows a token in the prompt becomes its first candidate."""
+        if not self.recycling_from_prompt:
+            return
         tokens = np.array(sequence.tokens, dtype=np.int64)
         first, second = tokens[:-1], tokens[1:]
         self._by_token[first] = np.column_stack([second, self._by_token[first, :-1]])
@@ -127,6 +130,7 @@ class RecyclingDrafter(BaseDrafter):
         return self._by_token[token].tolist(), 0
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
+        budget = min(budget, self.num_speculative_tokens)
         """Best-first: the likeliest node not in the tree yet is either the next rank beside one or the first below
         it.
         """

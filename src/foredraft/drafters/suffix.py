@@ -141,6 +141,7 @@ class SuffixDrafter(BaseDrafter):
         return Source()
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
+        budget = min(budget, self.num_speculative_tokens)
         text, evidence = self._texts[sequence.id], self._evidence
         text.extend(sequence.tokens)
         if not budget:

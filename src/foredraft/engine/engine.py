@@ -36,7 +36,8 @@ class Engine:
 
     num_speculative_tokens  most draft nodes per sequence and step
     controller              decides how many of them are worth it (None: all)
-    kv_room                 cached tokens over all sequences (None: as many as the slots can hold)
+    kv_room                 cached tokens that memory allows over all sequences (None: as many as the slots can hold)
+    method                  the drafter's name in reports
     seed                    makes the seeds of requests without one reproducible
     """
 
@@ -50,12 +51,15 @@ class Engine:
         max_batched_tokens: int = 512,
         kv_room: int | None = None,
         seed: int | None = None,
+        method: str = "off",
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.num_speculative_tokens = num_speculative_tokens if drafter else 0
         self.controller = controller or FixedController()
-        self.kv_room = kv_room or target.cache.slots * (target.max_model_len + self.num_speculative_tokens)
+        self.method = method
+        all_slots = target.cache.slots * (target.max_model_len + self.num_speculative_tokens)
+        self.kv_room = all_slots if kv_room is None else min(kv_room, all_slots)
         self.max_length = min(target.max_model_len, self.kv_room)
         self.scheduler = Scheduler(
             target.cache,
@@ -143,7 +147,7 @@ class Engine:
                 self._close(sequence)
         ended = time.perf_counter()
 
-        self.report = _report(self._method, sequences, tree, verdict, output)
+        self.report = _report(self.method, sequences, tree, verdict, output)
         self.report.draft_seconds = verifying - drafting + ended - committing
         self.report.verify_seconds = verified - verifying
         self.report.host_seconds = ended - began - self.report.draft_seconds - self.report.verify_seconds
@@ -156,10 +160,6 @@ class Engine:
         self.target.cache.check_integrity(
             {sequence.slot: sequence.tokens[: sequence.cached] for sequence in running if sequence.slot is not None}
         )
-
-    @property
-    def _method(self) -> str:
-        return type(self.drafter).__name__.lower() if self.drafter else "off"
 
     @property
     def _taps(self) -> tuple[int, ...]:

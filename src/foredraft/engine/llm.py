@@ -88,6 +88,7 @@ class LLM:
             max_batched_tokens=args.max_num_batched_tokens,
             kv_room=opened.kv_room,
             seed=args.seed,
+            method=speculation.method,
         )
 
     @property

@@ -54,10 +54,11 @@ class EngineArgs:
 
 @dataclass(frozen=True, slots=True)
 class OpenedTarget:
-    """A target, how many tokens its cache may hold over all sequences, and the checkpoint's own sampling defaults."""
+    """A target, how many tokens memory allows over all sequences (None: nobody knows), and the checkpoint's own
+    sampling defaults."""
 
     target: Target
-    kv_room: int
+    kv_room: int | None
     generation_defaults: GenerationConfig | None
 
 
@@ -81,21 +82,17 @@ def open_target(args: EngineArgs) -> OpenedTarget:
     if (exact := exact_length(prepared.config.get_text_config())) is not None:
         longest = min(longest, exact)
     per_token = decoder.cache_shape.bytes_per_token(decoder.cache_dtype.itemsize)
-    room = args.max_num_seqs * longest
     memory = args.kv_cache_memory_bytes
     if memory is None:
         free = _free_memory(decoder.device)
         memory = int(free * SHARE_OF_FREE_MEMORY) if free is not None else None
-    if memory is not None:
-        room = min(room, memory // per_token)
-    if room < 2:
+    room = None if memory is None else memory // per_token
+    if room is not None and room < 2:
         raise CapacityError(
             f"{memory} bytes of KV cache hold {room} tokens at {per_token} bytes each; "
             f"raise --kv-cache-memory-bytes to at least {per_token * 256}."
         )
-    cache = KVCache(
-        decoder.cache_shape, args.max_num_seqs, decoder.cache_dtype, decoder.device, max_length=min(longest, room)
-    )
+    cache = KVCache(decoder.cache_shape, args.max_num_seqs, decoder.cache_dtype, decoder.device)
     target = Target(
         decoder, cache, prepared.name, longest, prepared.eos_token_ids, prepared.tokenizer, prepared.fingerprint
     )

@@ -26,6 +26,7 @@ TABLE = "num_speculative_tokens_per_batch_size"
 class SpeculationPlan(NamedTuple):
     """What was asked for; `measured` tells whether pass costs are needed."""
 
+    method: str
     drafter: Drafter | None
     num_speculative_tokens: int
     measured: bool
@@ -36,7 +37,7 @@ class SpeculationPlan(NamedTuple):
         return AutoController(open_costs(target)) if self.measured else FixedController(self.table)
 
 
-PLAIN = SpeculationPlan(None, 0, measured=False)
+PLAIN = SpeculationPlan("off", None, 0, measured=False)
 
 
 def parse_speculation(config: Mapping[str, object] | None) -> SpeculationPlan:
@@ -51,6 +52,7 @@ def parse_speculation(config: Mapping[str, object] | None) -> SpeculationPlan:
     if speculation is None:
         return PLAIN
     return SpeculationPlan(
+        speculation.method,
         speculation.drafter,
         speculation.num_speculative_tokens,
         measured=control == "auto" and table is None,

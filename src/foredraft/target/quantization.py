@@ -19,6 +19,7 @@ WeightFormat = Literal["float32", "bfloat16", "int8"]
 
 PANEL = 48
 SHIFTS = 4
+CHUNK = 64
 WORD_SIZE = {"int8": 4, "bfloat16": 2, "float32": 1}
 
 
@@ -65,23 +66,26 @@ def packed_bytes(columns: int, size: int, weight_format: WeightFormat) -> int:
 
 
 def pack(weight: Tensor, weight_format: WeightFormat, words: Tensor) -> Packed:
-    """Pack [N, K] into `words`, uint8 [packed_bytes(N, K)]; columns past N are zero."""
-    columns = weight.shape[0]
+    """Pack [N, K] into `words`, uint8 [packed_bytes(N, K)]; columns past N are zero.
+
+    Goes a few panels at a time, so that a large head needs no large temporaries.
+    """
+    columns, size = weight.shape
     panels = -(-columns // PANEL)
-    scale = None
-    if weight_format == "int8":
-        levels, scales = quantise_rows(weight)
-        rows = (levels.view(torch.uint8) ^ 128).view(torch.int32)  # plus 128
-        scale = torch.zeros(panels * PANEL)
-        scale[:columns] = scales
-    else:
-        rows = weight.to(getattr(torch, weight_format)).contiguous().view(torch.int32)
-    target = words.view(torch.int32).view(panels, rows.shape[1], PANEL)
-    whole = columns // PANEL
-    target[:whole] = rows[: whole * PANEL].view(whole, PANEL, rows.shape[1]).transpose(1, 2)
-    if whole < panels:
-        target[whole] = 0
-        target[whole, :, : columns - whole * PANEL] = rows[whole * PANEL :].t()
+    target = words.view(torch.int32).view(panels, size // WORD_SIZE[weight_format], PANEL)
+    scale = torch.zeros(panels * PANEL) if weight_format == "int8" else None
+    for first in range(0, panels, CHUNK):
+        rows = weight[first * PANEL : (first + CHUNK) * PANEL]
+        count = -(-len(rows) // PANEL)
+        missing = count * PANEL - len(rows)
+        if scale is not None:
+            levels, scales = quantise_rows(rows)
+            scale[first * PANEL : first * PANEL + len(rows)] = scales
+            rows = levels.view(torch.uint8) ^ 128  # plus 128
+        else:
+            rows = rows.to(getattr(torch, weight_format))
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, missing)).contiguous().view(torch.int32)
+        target[first : first + count] = rows.view(count, PANEL, rows.shape[1]).transpose(1, 2)
     return Packed(target, scale)
 
 

@@ -7,7 +7,8 @@ vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 
 import numpy
@@ -73,8 +74,9 @@ class CompiledWay:
             [shape.epsilon, shape.score_scale, shape.embedding_scale, shape.residual_scale, shape.logits_scale],
             numpy.float32,
         )
-        self._layers = numpy.stack([self._layer(index, names, take) for index in range(shape.layers)])
-        self._fill_plan(take)
+        with _one_torch_thread():
+            self._layers = numpy.stack([self._layer(index, names, take) for index in range(shape.layers)])
+            self._fill_plan(take)
         self._rope = torch.empty(0)
         self._rows = self._length = self._tail_width = 0
         self._cached_keys: list[Tensor] | None = None
@@ -271,6 +273,17 @@ def _run_with(
 ) -> None:
     """Keeps `steps`, which the plan points to, alive during the call."""
     run(rank, plan, constants, layers)
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Packing is bound by memory; torch's thread pool gains nothing, and loses much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _stack(*parts: Tensor) -> Tensor:

@@ -47,8 +47,9 @@ __all__ = [
     "weigh_f32",
 ]
 
-AHEAD = 8192
-"""Bytes by which a product asks for its weights before it needs them: farther than the processor looks by itself."""
+AHEAD, AHEAD_FROM = 8192, 6
+"""Bytes by which a product asks for weights before it needs them, and from how many rows on: tiles of fewer rows read
+so fast that the processor's own prefetching keeps up, and the requests only cost."""
 
 
 def _step_int8(builder: Any, total: Any, row: Any, column: Any) -> Any:
@@ -112,7 +113,7 @@ def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, acc
     at.add_incoming(w, entry)
     totals = {cell: builder.phi(kind) for cell in cells}
     columns = [_column(builder, at, vector) for vector in range(width)]
-    for vector in range(width if ahead else 0):
+    for vector in range(width if ahead and rows >= AHEAD_FROM else 0):
         prefetch(builder, builder.add(at, ir.Constant(I64, ahead + 64 * vector)))
     place = builder.shl(index, ir.Constant(I64, 2))
     sums = {}
