@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Collection
+
 import pytest
 import torch
-from drafters import ADVERSARIES
+from drafters import ADVERSARIES, RandomTree
 from models import VOCAB, tiny_model, tiny_target
 
 from foredraft.engine.engine import Engine
 from foredraft.engine.outputs import CompletionOutput
 from foredraft.errors import CapacityError, RequestError
 from foredraft.testing import CapriciousController
-from foredraft.types import FinishReason, SamplingParams
+from foredraft.tree import TokenTree
+from foredraft.types import FinishReason, SamplingParams, Sequence
 
 PROMPT = [11, 40, 7, 7, 93, 5, 61]
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=16, seed=5, ignore_eos=True)
@@ -195,6 +198,31 @@ def test_aborts_leave_no_slot_behind() -> None:
     assert engine.abort("request-0") == []
     assert engine.abort("never heard of") == []
     assert engine.step() == []
+
+
+def test_an_error_while_drafting_leaves_an_engine_that_can_go_on() -> None:
+    """Nothing of the step was committed, so the next one does it again."""
+
+    class Stumbling(RandomTree):
+        steps = 0
+
+        def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+            self.steps += 1
+            if self.steps % 3 == 0:
+                raise OSError("no luck")
+            return super().propose(batch, budget)
+
+    engine = Engine(tiny_target(), Stumbling(), num_speculative_tokens=4)
+    request = engine.add(PROMPT, SAMPLED)
+    errors = 0
+    while not engine.idle:
+        try:
+            engine.step()
+        except OSError:
+            errors += 1
+        engine.check_integrity()
+    assert errors > 3
+    assert [request.choices[0].output.token_ids] == tokens_of(Engine(tiny_target()), (PROMPT, SAMPLED))
 
 
 def test_a_controller_without_reason_changes_nothing() -> None:

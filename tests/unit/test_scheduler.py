@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,6 +174,7 @@ def test_any_order_of_events_keeps_the_books(
     slots: int, tokens: int, room: int, drafts: int, events: list[str | tuple[str, object]]
 ) -> None:
     bench = Bench(slots, tokens, room, drafts)
+    ids = itertools.count()
     alive: list[Sequence] = []
     for event in events:
         match event:
@@ -186,7 +188,7 @@ def test_any_order_of_events_keeps_the_books(
                     bench.scheduler.remove(sequence)
                     alive.remove(sequence)
             case ("add", list() as prompt):
-                alive.append(bench.add(len(bench.log) + 100 * len(alive), prompt))
+                alive.append(bench.add(next(ids), prompt))
             case ("remove", int() as index) if index < len(alive):
                 bench.scheduler.remove(alive.pop(index))
         bench.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.table import Table
@@ -18,6 +18,7 @@ from foredraft.target.target import Target
 __all__ = ["as_json", "describe_target", "difference_lines", "micro_tables", "offline_table", "sweep_table"]
 
 MAX_DIFFERENCES = 10
+LESS_ESSENTIAL = ("quartiles", "draft", "host ms", "peak MB")
 
 
 def as_json(
@@ -43,48 +44,47 @@ def describe_target(target: Target) -> dict[str, object]:
     }
 
 
-def offline_table(cells: Sequence[OfflineCell]) -> Table:
-    """One row a cell; a column that is the same everywhere is left out."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    varied = {
-        "at a time": len({cell.concurrency for cell in cells}) > 1,
-        "T": len({cell.temperature for cell in cells}) > 1,
+def offline_table(cells: Sequence[OfflineCell], *, compact: bool = False) -> Table:
+    """One row a cell; a setting that is the same everywhere has no column. `compact` keeps to the essential ones."""
+    columns: dict[str, Callable[[OfflineCell], str]] = {
+        "plain tok/s": lambda cell: f"{cell.plain_throughput:.1f}",
+        "tok/s": lambda cell: f"{cell.output_throughput:.1f}",
+        "speedup": lambda cell: f"{cell.speedup:.2f}x",
+        "quartiles": lambda cell: f"{cell.speedup_p25:.2f}-{cell.speedup_p75:.2f}",
+        "length": lambda cell: f"{cell.acceptance_length:.2f}",
+        "rate": lambda cell: f"{cell.acceptance_rate:.0%}",
+        "draft": lambda cell: f"{cell.draft_share:.1%}",
+        "host ms": lambda cell: "" if cell.host_ms is None else f"{cell.host_ms:.2f}",
+        "peak MB": lambda cell: f"{cell.peak_memory_mb:.0f}",
     }
+    shown = {name: show for name, show in columns.items() if not (compact and name in LESS_ESSENTIAL)}
+    settings = _settings(cells)
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("workload")
     table.add_column("method")
-    for name, shown in varied.items():
-        if shown:
-            table.add_column(name, justify="right")
-    for name in ("plain tok/s", "tok/s", "speedup", "quartiles", "length", "rate", "draft", "host ms", "peak MB"):
+    for name in (*settings, *shown):
         table.add_column(name, justify="right")
     table.add_column("identical")
     for cell in cells:
-        setting = {"at a time": str(cell.concurrency), "T": f"{cell.temperature:g}"}
         table.add_row(
             cell.workload,
             cell.method,
-            *(setting[name] for name, shown in varied.items() if shown),
-            f"{cell.plain_throughput:.1f}",
-            f"{cell.output_throughput:.1f}",
-            f"{cell.speedup:.2f}x",
-            f"{cell.speedup_p25:.2f}-{cell.speedup_p75:.2f}",
-            f"{cell.acceptance_length:.2f}",
-            f"{cell.acceptance_rate:.0%}",
-            f"{cell.draft_share:.1%}",
-            "" if cell.host_ms is None else f"{cell.host_ms:.2f}",
-            f"{cell.peak_memory_mb:.0f}",
+            *(show(cell) for show in (*settings.values(), *shown.values())),
             {True: "yes", False: f"{len(cell.differences)} differ", None: "-"}[cell.identical],
-            style="bold" if cell.workload == "overall" else None,
+            style=_style(cell.workload),
         )
     return table
 
 
 def sweep_table(cells: Sequence[OfflineCell], summary: Sequence[LoadPoint]) -> Table:
-    """One row a workload and load: plain throughput, each method's ratio to it, and how the controller did."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    """One row a workload and load: plain throughput, the ratio of each method to it (a fixed length by its number), and
+    the controller against the best fixed length.
+    """
     names = [name for name in dict.fromkeys(cell.method for cell in cells) if name != OFF.name]
+    settings = _settings(cells)
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("workload")
-    for name in ("at a time", "T", "plain tok/s", *names, "auto / best"):
+    for name in (*settings, "plain tok/s", *(name.removeprefix("fixed:") for name in names), "auto / best"):
         table.add_column(name, justify="right")
     table.add_column("identical")
     for point in summary:
@@ -94,13 +94,12 @@ def sweep_table(cells: Sequence[OfflineCell], summary: Sequence[LoadPoint]) -> T
         differing = sum(len(cell.differences) for cell in group)
         table.add_row(
             point.workload,
-            str(point.concurrency),
-            f"{point.temperature:g}",
+            *(show(group[0]) for show in settings.values()),
             f"{point.off:.1f}",
             *(f"{speedups[name]:.2f}" for name in names),
             "" if point.auto_over_best_fixed is None else f"{point.auto_over_best_fixed:.2f}",
             f"{differing} differ" if differing else "yes",
-            style="bold" if point.workload == "overall" else None,
+            style=_style(point.workload),
         )
     return table
 
@@ -135,6 +134,19 @@ def micro_tables(cells: Sequence[MicroCell]) -> list[Table]:
             table.add_row(*(_shown(row.get(name)) for name in names))
         tables.append(table)
     return tables
+
+
+def _settings(cells: Sequence[OfflineCell]) -> dict[str, Callable[[OfflineCell], str]]:
+    """Columns for the settings in which the cells differ."""
+    settings: dict[str, Callable[[OfflineCell], str]] = {
+        "at a time": lambda cell: str(cell.concurrency),
+        "T": lambda cell: f"{cell.temperature:g}",
+    }
+    return {name: show for name, show in settings.items() if len({show(cell) for cell in cells}) > 1}
+
+
+def _style(workload: str) -> str | None:
+    return "bold" if workload == "overall" else None
 
 
 def _shown(value: object) -> str:

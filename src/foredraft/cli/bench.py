@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
+UNLIMITED = 10_000  # columns, more than any table has
+
 app = typer.Typer(help="Measure speed, acceptance, time split and memory.", rich_markup_mode=None, no_args_is_help=True)
 
 
@@ -98,7 +100,7 @@ def offline(
         settings = _settings(dataset, len(prompts), plan)
         typer.echo(as_json({**describe_target(target), **settings}, cells))
         return
-    _print_tables([offline_table(cells)])
+    _print_tables([offline_table(cells)], compact=offline_table(cells, compact=True))
     for line in difference_lines(cells):
         typer.echo(line)
 
@@ -271,13 +273,15 @@ def _numbers(name: str, lists: list[str]) -> list[int]:
     return [int(value) for value in values]
 
 
-def _print_tables(tables: list[Table]) -> None:
+def _print_tables(tables: list[Table], compact: Table | None = None) -> None:
+    """Never cut short: on a narrow terminal `compact` instead, if there is one, and else lines that wrap."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    wide = console if console.is_terminal else Console(highlight=False, width=200)
+    terminal, unlimited = Console(), Console(width=UNLIMITED)
     for table in tables:
-        wide.print(table)
+        narrow = terminal.is_terminal and unlimited.measure(table).maximum > terminal.width
+        chosen = compact if narrow and compact else table
+        Console(width=unlimited.measure(chosen).maximum, highlight=False).print(chosen)
 
 
 @contextmanager

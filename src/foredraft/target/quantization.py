@@ -19,7 +19,7 @@ WeightFormat = Literal["float32", "bfloat16", "int8"]
 
 PANEL = 48
 SHIFTS = 4
-CHUNK = 64
+CHUNK = 8
 WORD_SIZE = {"int8": 4, "bfloat16": 2, "float32": 1}
 
 
