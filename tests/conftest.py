@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import settings
 from tiny_checkpoint import save_tiny_checkpoint
+
+# Generated examples have no deadline on a busy machine, and tiny models run best on one thread.
+settings.register_profile("foredraft", deadline=None, database=None)
+settings.load_profile("foredraft")
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """argmax(scores + Gumbel noise) over a large vocabulary on the CPU, without computing most of the noise.
 
-The definition is noise.py's; this is the same function, compiled. Noise is bounded and monotonic in its 32 hash bits, so a block of tokens
-whose best score is too far behind is skipped, and in the others only tokens whose bits exceed a threshold get their logarithms. The
-result doesn't depend on which tokens were skipped, nor on other rows.
+The definition is noise.py's; this is the same function, compiled. Noise is bounded and monotonic in its 32 hash bits,
+so a block of tokens whose best score is too far behind is skipped, and in the others only tokens whose bits exceed a
+threshold get their logarithms. The result doesn't depend on which tokens were skipped, nor on other rows.
 """
 
 from __future__ import annotations

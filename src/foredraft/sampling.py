@@ -25,7 +25,7 @@ from foredraft.types import Sequence
 __all__ = ["Rows", "children", "pick", "process", "raw_logprobs", "rows_of"]
 
 SMALL_VOCABULARY = 4096
-TOP_P_CANDIDATES = 1024
+NEAR_BEST = 12.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,24 +190,20 @@ def _penalise(scores: Tensor, rows: Rows) -> None:
 def _nucleus(scores: Tensor, top_p: float) -> Tensor:
     """Keep the smallest set of most likely tokens whose probability reaches `top_p`.
 
-    Most nuclei are small, so the best thousand tokens are tried before the whole vocabulary is sorted.
+    Most nuclei are small, so only tokens near the best are sorted unless those don't suffice. Equal logits stay or go
+    together, as their order among themselves is nobody's choice.
     """
-    total = scores.logsumexp(dim=-1, keepdim=True)
-    result = torch.empty_like(scores)
-    candidates = min(TOP_P_CANDIDATES, scores.shape[-1])
-    values, indices = scores.topk(candidates, dim=-1)
-    before = _mass_before(values, total)
-    complete = before[:, -1] >= top_p
+    total = scores.logsumexp(dim=-1)
+    near = scores > scores.max(dim=-1, keepdim=True).values - NEAR_BEST
+    floors = []
     for row in range(scores.shape[0]):
-        row_before, row_values, row_indices = before[row], values[row], indices[row]
-        if not complete[row]:
-            row_values, row_indices = scores[row].sort(descending=True, stable=True)
-            row_before = _mass_before(row_values, total[row])
-        kept = row_before < top_p
-        kept[0] = True
-        result[row] = -torch.inf
-        result[row, row_indices[kept]] = row_values[kept]
-    return result
+        values = scores[row][near[row]].sort(descending=True).values
+        before = _mass_before(values, total[row])
+        if before[-1] < top_p:
+            values = scores[row].sort(descending=True).values
+            before = _mass_before(values, total[row])
+        floors.append(values[max(1, int((before < top_p).sum())) - 1])
+    return scores.masked_fill(scores < torch.stack(floors).unsqueeze(1), -torch.inf)
 
 
 def _mass_before(values: Tensor, total: Tensor) -> Tensor:

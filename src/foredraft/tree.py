@@ -126,8 +126,12 @@ class TokenTree:
             scores.append([own[node] for node in order])
         return TokenTree.from_nodes(rows, scores if self.scores is not None else None)
 
-    def validate(self, vocab_size: int) -> None:
-        """Raise ForedraftError, naming row and node, unless this is a tree of tokens below `vocab_size`."""
+    def validate(self, batch: int, vocab_size: int) -> None:
+        """Raise ForedraftError, naming row and node, unless these are trees of tokens below `vocab_size`, one for each
+        of `batch` sequences, and no node scores more than its parent.
+        """
+        if self.batch != batch:
+            raise ForedraftError(f"The drafter returned {self.batch} trees for {batch} sequences; one each is needed.")
         if self.tokens.shape != self.parents.shape or self.tokens.dim() != 2:
             raise ForedraftError(
                 f"A tree has tokens {tuple(self.tokens.shape)} and parents {tuple(self.parents.shape)}; "
@@ -148,6 +152,12 @@ class TokenTree:
                     f"Node {node} of draft row {row} has {what} {value}; parents come first, tokens are below "
                     f"{vocab_size}."
                 )
+        if self.scores is not None:
+            above = self.scores.gather(1, self.parents.clamp(min=0)).masked_fill(self.parents < 0, torch.inf)
+            fault = real & (self.scores > above)
+            if fault.any():
+                row, node = (int(index) for index in fault.nonzero()[0])
+                raise ForedraftError(f"Node {node} of draft row {row} has a higher score than its parent; it can't.")
 
 
 def _merge(paths: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:

@@ -62,9 +62,9 @@ class SamplingParams:
     prediction: str | None = None
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         for name in _WHOLE_NUMBERS:
             if not isinstance(getattr(self, name), (int, NoneType)):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; give a whole number.")
@@ -195,7 +195,7 @@ class StepReport:
 
     `drafted` and `accepted` have one entry per decoding row, `accepted_per_depth[d]` counts rows that accepted at least
     d + 1 draft tokens. `rows` counts all rows in the target pass (prompt, roots and draft nodes), `cached_tokens` the
-    keys that they attended to.
+    keys that they attended to. `accepted` includes drafts beyond a stop, which were right but not emitted.
     """
 
     method: str

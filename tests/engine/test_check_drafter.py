@@ -146,7 +146,7 @@ def test_every_method_keeps_the_contract(name: str, check: Callable[[Trial], Non
         (BeyondTheVocabulary, "invalid tree. Node 0 of draft row 1 has token 96"),
         (ChildrenFirst, "invalid tree. Node 0 of draft row 0 has parent 1"),
         (OneTreeForAll, "returned 1 trees for [23] sequences"),
-        (GrowingScores, "scored node 1 outside 0 and its parent's score"),
+        (GrowingScores, "Node 1 of draft row 0 has a higher score than its parent"),
         (OnceOnly, r"OnceOnly.begin raised ValueError \(begun already\)"),
         (Editor, "Editor.propose changed a sequence"),
         (Hoarder, r"Hoarder still holds \d+ sequences after they ended"),

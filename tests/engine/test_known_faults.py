@@ -269,7 +269,8 @@ def test_a_request_may_switch_speculation_off_or_lower_it(name: str) -> None:
 
 def test_every_step_reports_what_it_did() -> None:
     target = scripted_target(PROMPT, encode("abcdefghijkl"), vocab_size=VOCAB)
-    engine = Engine(target, ADVERSARIES["Oracle"]({("r", 0): encode("abcdefghijkl")}), num_speculative_tokens=3)
+    drafter = ADVERSARIES["Oracle"]({("r", 0): encode("abcdefghijkl")})
+    engine = Engine(target, drafter, num_speculative_tokens=3, method="oracle")
     engine.add(PROMPT, greedy(max_tokens=12), request_id="r")
     engine.step()
     report = engine.report

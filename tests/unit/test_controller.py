@@ -80,7 +80,7 @@ def test_what_is_kept_is_a_tree() -> None:
     tree = TokenTree.from_nodes([(list(range(24)), parents)], [scores])
     for per_row in (0.1, 0.5, 1, 2, 4):
         kept = AutoController(machine(10, per_row)).select(sequences(1), tree, NOTHING_ELSE)
-        kept.validate(24)
+        kept.validate(1, 24)
 
 
 def report(controller: AutoController, tree: TokenTree, accepted: list[int], costs: PassCosts, noise: float) -> None:

@@ -76,14 +76,14 @@ def test_what_never_comes_true_is_drafted_less_and_less() -> None:
 def test_the_first_draft_token_followed_the_longest_match(text: list[int], shortest: int) -> None:
     drafter = NgramDrafter(prompt_lookup_min=shortest, prompt_lookup_branches=1, prompt_lookup_min_token_prob=1e-9)
     tokens, _ = first_tree(drafter, text, budget=1)
-    lengths = [matched(text, end) for end in range(1, len(text))]
-    ends = [end for end, length in enumerate(lengths, start=1) if length >= shortest]
-    recent = ends[-16:]  # as many as are looked at
-    if not recent:
+    lengths = {end: min(matched(text, end), 16) for end in range(1, len(text))}
+    known = [end for end, length in lengths.items() if length >= shortest]
+    if not known:
         assert tokens == []
-    else:
-        longest = max(min(lengths[end - 1], 16) for end in recent)
-        assert tokens == [text[max(end for end in recent if min(lengths[end - 1], 16) == longest)]]
+        return
+    recent = known[-8:] + [end for end in known if lengths[end] >= 6][-8:]  # as many as are looked at
+    longest = max(lengths[end] for end in recent)
+    assert tokens == [text[max(end for end in recent if lengths[end] == longest)]]
 
 
 def matched(text: list[int], end: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -41,7 +41,7 @@ def test_pruning_keeps_the_first_nodes_of_each_row(rows: list[Nodes], data: st.D
     assert rows_of_tree(pruned) == [
         (tokens[:limit], parents[:limit]) for (tokens, parents), limit in zip(rows, budget, strict=True)
     ]
-    pruned.validate(8)
+    pruned.validate(pruned.batch, 8)
 
 
 @given(forests(), st.data())
@@ -55,7 +55,7 @@ def test_a_subtree_keeps_tokens_scores_and_paths(rows: list[Nodes], data: st.Dat
                 kept[-1].append(node)
     tree = TokenTree.from_nodes(rows, scores)
     smaller = tree.subtree([list(reversed(nodes)) for nodes in kept])
-    smaller.validate(8)
+    TokenTree(smaller.tokens, smaller.parents).validate(smaller.batch, 8)  # the drawn scores are no likelihoods
     assert smaller.scores is not None
     for b, (row, new) in enumerate(zip(rows, rows_of_tree(smaller), strict=True)):
         for index, node in enumerate(kept[b]):
@@ -72,7 +72,7 @@ def test_a_subtree_keeps_tokens_scores_and_paths(rows: list[Nodes], data: st.Dat
 @given(st.lists(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=5), min_size=1, max_size=3))
 def test_from_paths_holds_every_prefix_of_every_path_exactly_once(rows: list[list[list[int]]]) -> None:
     tree = TokenTree.from_paths(rows)
-    tree.validate(4)
+    tree.validate(tree.batch, 4)
     for row, paths in zip(rows_of_tree(tree), rows, strict=True):
         spelled = [tuple(row[0][step] for step in path_to(row, node)) for node in range(len(row[0]))]
         wanted = dict.fromkeys(tuple(path[:end]) for path in paths for end in range(1, len(path) + 1))
@@ -91,7 +91,7 @@ def test_the_empty_tree_has_a_row_for_everyone_and_no_nodes() -> None:
     assert (tree.batch, tree.width, tree.sizes.tolist()) == (3, 0, [0, 0, 0])
     assert TokenTree.chain([[], []]).width == 0
     assert TokenTree.from_nodes([]).batch == 0
-    tree.validate(1)
+    tree.validate(tree.batch, 1)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_validate_names_row_and_node_of_a_fault(tokens: list[int], parents: list
     good = ([1, 2, 3][: len(tokens)], [-1, 0, 1][: len(tokens)])
     tree = TokenTree(torch.tensor([good[0], tokens]), torch.tensor([good[1], parents]))
     with pytest.raises(ForedraftError, match=f"row 1 has {complaint};"):
-        tree.validate(8)
+        tree.validate(tree.batch, 8)
 
 
 def test_validate_refuses_shapes_that_differ() -> None:
     with pytest.raises(ForedraftError, match=r"\[B, N\]"):
-        TokenTree(torch.zeros((1, 2), dtype=torch.int64), torch.zeros((1, 3), dtype=torch.int64)).validate(8)
+        TokenTree(torch.zeros((1, 2), dtype=torch.int64), torch.zeros((1, 3), dtype=torch.int64)).validate(1, 8)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from foredraft.bench.offline import OFF, Method
 from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, OpenedTarget
-from foredraft.engine.speculation import parse_speculation
+from foredraft.engine.speculation import build_engine, parse_speculation
 from foredraft.errors import ConfigError
 
 __all__ = ["EngineOpener", "methods_from"]
@@ -48,17 +48,7 @@ class EngineOpener:
 
     def __call__(self, method: Method) -> Engine:
         """Raises ConfigError or LoadError if the method's config makes no sense for this target."""
-        speculation = parse_speculation(method.config)
-        target = self.opened.target
-        return Engine(
-            target,
-            speculation.drafter,
-            num_speculative_tokens=speculation.num_speculative_tokens,
-            controller=speculation.controller(target),
-            max_batched_tokens=self.args.max_num_batched_tokens,
-            kv_room=self.opened.kv_room,
-            seed=self.args.seed,
-        )
+        return build_engine(self.opened, self.args, parse_speculation(method.config))
 
 
 def _parse(text: str) -> Mapping[str, object]:

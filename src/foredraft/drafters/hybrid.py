@@ -17,7 +17,7 @@ from foredraft.drafters.base import BaseDrafter, Drafter, Features, Wants
 from foredraft.drafters.blend import Blend
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.prediction import PredictionDrafter
-from foredraft.drafters.proposals import Draft, Proposals, tree_of
+from foredraft.drafters.proposals import Draft, Proposals, drafts_of, tree_of
 from foredraft.drafters.recycling import RecyclingDrafter
 from foredraft.errors import ConfigError
 from foredraft.tree import TokenTree
@@ -55,7 +55,7 @@ class HybridDrafter(BaseDrafter):
                             if there is one, and recycling
     """
 
-    num_speculative_tokens: int = 24
+    num_speculative_tokens: int = 32
     drafters: tuple[Drafter, ...] = field(default_factory=_default_drafters)
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class _Member:
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> list[Draft]:
         began = time.perf_counter()
-        tree = self.drafter.propose(batch, budget).prune(budget)
+        tree = self.drafter.propose(batch, budget)
         asked = sum(nodes > 0 for nodes in budget)
         if asked:
             seconds = (time.perf_counter() - began) / asked
@@ -153,7 +153,7 @@ class _Member:
             self._tries += 1
         return [
             self.proposals.note(sequence, draft, _depths(draft)) if nodes else draft
-            for sequence, draft, nodes in zip(batch, self._drafts(tree), budget, strict=True)
+            for sequence, draft, nodes in zip(batch, self._drafts(tree, budget), budget, strict=True)
         ]
 
     def judge(self, batch: Collection[Sequence]) -> None:
@@ -163,15 +163,11 @@ class _Member:
             if came_true is not None:
                 self.usual = _average(self.usual, came_true)
 
-    def _drafts(self, tree: TokenTree) -> list[Draft]:
-        """The tree's rows; without scores, a node's is the product of the shares that came true at its depth and
-        above.
-        """
-        rates = self.proposals.rates.tolist()
-        scores = [[0.0] * tree.width] * tree.batch if tree.scores is None else tree.scores.tolist()
-        columns = zip(tree.sizes.tolist(), tree.tokens.tolist(), tree.parents.tolist(), scores, strict=True)
-        drafts = [Draft(tokens[:size], parents[:size], own[:size]) for size, tokens, parents, own in columns]
+    def _drafts(self, tree: TokenTree, budget: Collection[int]) -> list[Draft]:
+        """The rows; a node without a score gets the product of the shares that came true at its depth and above."""
+        drafts = drafts_of(tree, budget)
         if tree.scores is None:
+            rates = self.proposals.rates.tolist()
             for draft in drafts:
                 for node, (parent, depth) in enumerate(zip(draft.parents, _depths(draft), strict=True)):
                     draft.scores[node] = (draft.scores[parent] if parent >= 0 else 1.0) * rates[depth]

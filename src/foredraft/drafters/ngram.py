@@ -21,8 +21,9 @@ from foredraft.verify import Verdict
 
 __all__ = ["NgramDrafter"]
 
-OCCURRENCES = 16
-"""Earlier occurrences looked at for a draft."""
+OCCURRENCES = 8
+"""Earlier occurrences looked at for a draft, those of `WIDE` tokens first."""
+WIDE = 6
 LONGEST = 16
 """Longer matches are all alike."""
 
@@ -60,10 +61,11 @@ class NgramDrafter(BaseDrafter):
         trunk = [1 - 0.85 / (1 + 0.35 * length) for length in range(LONGEST + 1)]
         branch = [0.1 + 0.012 * length for length in range(LONGEST + 1)]
         self._proposals = Proposals(HitRates(trunk + branch))
-        self._histories: dict[int, _History] = {}
+        self._histories: dict[int, list[_History]] = {}
 
     def begin(self, sequence: Sequence) -> None:
-        self._histories[sequence.id] = _History(self.prompt_lookup_min)
+        widths = {self.prompt_lookup_min, max(self.prompt_lookup_min, min(WIDE, self.prompt_lookup_max))}
+        self._histories[sequence.id] = [_History(width) for width in sorted(widths, reverse=True)]
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
         return tree_of([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
@@ -78,10 +80,15 @@ class NgramDrafter(BaseDrafter):
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
         budget = min(budget, self.num_speculative_tokens)
-        history, text = self._histories[sequence.id], sequence.tokens
-        history.extend(text)
-        matches = history.matches(text) if budget else []
-        matches.sort(key=lambda match: min(match[0], self.prompt_lookup_max), reverse=True)
+        text = sequence.tokens
+        found: dict[int, int] = {}
+        for history in self._histories[sequence.id]:
+            history.extend(text)
+            if budget and len(found) < OCCURRENCES:
+                found.update(history.matches(text))
+        matches = sorted(
+            found.items(), key=lambda match: (min(match[1], self.prompt_lookup_max), match[0]), reverse=True
+        )
         draft, kinds = self._tree(text, matches, budget)
         best, order = best_first(draft, budget)
         return self._proposals.note(sequence, best, [kinds[node] for node in order])
@@ -95,7 +102,7 @@ class NgramDrafter(BaseDrafter):
         kinds: list[int] = []
         children: dict[tuple[int, int], int] = {}
         followed = 0
-        for length, end in matches:
+        for end, length in matches:
             node, reach, kind = -1, 1.0, 0 if not followed else LONGEST + 1
             before = len(tokens)
             for depth in range(budget):
@@ -134,15 +141,15 @@ class _History:
             self._previous.append(self._latest.get(gram, 0))
             self._latest[gram] = end
 
-    def matches(self, text: list[int]) -> list[tuple[int, int]]:
-        """(length, end) of the latest earlier occurrences of the text's tail, latest first."""
-        found: list[tuple[int, int]] = []
+    def matches(self, text: list[int]) -> dict[int, int]:
+        """end -> length of the match, for the latest earlier occurrences of the text's tail."""
+        found: dict[int, int] = {}
         size = len(text)
         end = self._previous[size] if size >= self._width else 0
         while end and len(found) < OCCURRENCES:
             length = self._width
             while length < LONGEST and length < end and text[end - 1 - length] == text[size - 1 - length]:
                 length += 1
-            found.append((length, end))
+            found[end] = length
             end = self._previous[end]
         return found

@@ -146,20 +146,21 @@ class SuffixDrafter(BaseDrafter):
         text.extend(sequence.tokens)
         if not budget:
             return Draft([], [], [])
-        evidence.clear()
+        evidence.clear(reach=budget)
+        longest = 1
         for place, agreed in text.trail.ranked():
             evidence.hint(text.index.text[place:], agreed + 1)
+            longest = max(longest, agreed)
         pattern = text.index.text[-LONGEST_MATCH:]
-        nearest = text.index.recall(pattern, evidence, OCCURRENCES)
-        if nearest is not None:
-            text.trail.meet(*nearest)
+        place, matched = text.index.recall(pattern, evidence, OCCURRENCES)
+        text.trail.meet(place, matched)
         if self.store is not None:
-            self.store.recall(pattern, evidence, OCCURRENCES, self.suffix_decoding_namespace)
+            matched = max(matched, self.store.recall(pattern, evidence, OCCURRENCES, self.suffix_decoding_namespace))
         tokens, parents, scores, kinds = evidence.grow(
             self._proposals.rates,
             self.suffix_decoding_min_token_prob,
             BRANCHES if self.suffix_decoding_use_tree_spec else 1,
-            min(budget, max(1, math.floor(self.suffix_decoding_max_spec_factor * evidence.longest))),
+            min(budget, math.ceil(self.suffix_decoding_max_spec_factor * max(longest, matched))),
         )
         return self._proposals.note(sequence, Draft(tokens, parents, scores), kinds)
 

@@ -25,27 +25,23 @@ class Evidence:
         self.continuations = np.empty((occurrences, depth), dtype=np.int64)
         self.lengths = np.empty(occurrences, dtype=np.int64)
         self.ends = np.empty(occurrences, dtype=np.int64)
-        self.count = 0
-        self.hints = 0
+        self.clear(depth)
 
-    def clear(self) -> None:
-        """Forget all continuations."""
+    def clear(self, reach: int) -> None:
+        """Forget all continuations; the next ones are followed for at most `reach` tokens."""
+        self.reach = min(reach, self.continuations.shape[1])
         self.count = 0
         self.hints = 0
 
     def hint(self, continuation: NDArray[np.int64], length: int) -> None:
         """Add a continuation that is as good as one after a match of `length` tokens (>= 1); before any `recall`."""
         row = self.continuations[self.count]
-        row[: len(continuation)] = continuation[: len(row)]
-        row[len(continuation) :] = -1
+        known = min(len(continuation), self.reach)
+        row[:known] = continuation[:known]
+        row[known : self.reach] = -1
         self.lengths[self.count] = length
         self.count += 1
         self.hints += 1
-
-    @property
-    def longest(self) -> int:
-        """Tokens behind the best continuation: the length of the longest match."""
-        return int(self.lengths[: self.count].max(initial=0))
 
     def grow(
         self, rates: NDArray[np.float64], least: float, branches: int, budget: int
@@ -54,18 +50,9 @@ class Evidence:
         tokens, parents, kinds = np.empty((3, budget), dtype=np.int64)
         scores = np.empty(budget, dtype=np.float64)
         size = grow(
-            self.continuations,
-            self.lengths,
-            self.hints,
-            self.count,
-            rates,
-            least,
-            branches,
-            tokens,
-            parents,
-            scores,
-            kinds,
-        )
+            self.continuations, self.lengths, self.hints, self.count, self.reach, rates, least, branches,
+            tokens, parents, scores, kinds,
+        )  # fmt: skip
         return tokens[:size].tolist(), parents[:size].tolist(), scores[:size].tolist(), kinds[:size].tolist()
 
 
@@ -99,7 +86,7 @@ class Chains:
         last = min(first + limit, len(evidence.lengths))
         evidence.count = recall(
             self.tokens, self.previous, self.heads, salt, oldest, stop, pattern,
-            evidence.continuations, evidence.lengths, evidence.ends, first, last,
+            evidence.continuations, evidence.lengths, evidence.ends, first, last, evidence.reach,
         )  # fmt: skip
 
 
@@ -120,13 +107,13 @@ class SuffixIndex:
         self._chains.write(start, np.array(tokens, dtype=np.int64))
         self.text = self._chains.tokens[:stop]
 
-    def recall(self, pattern: NDArray[np.int64], evidence: Evidence, limit: int) -> tuple[int, int] | None:
+    def recall(self, pattern: NDArray[np.int64], evidence: Evidence, limit: int) -> tuple[int, int]:
         """Add to `evidence` what followed the latest occurrences of the longest suffixes of `pattern`.
 
-        Returns where the continuation of the longest match starts, and its length.
+        Returns where the continuation of the longest match starts, and the match's length; (0, 0) without a match.
         """
         first = evidence.count
         self._chains.recall(pattern, (0, len(self.text)), 0, evidence, limit)
         if evidence.count == first:
-            return None
+            return 0, 0
         return int(evidence.ends[first]), int(evidence.lengths[first])

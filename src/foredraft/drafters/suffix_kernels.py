@@ -55,11 +55,12 @@ def _extend(tokens, previous, heads, start, stop):  # type: ignore[no-untyped-de
                 order += 1
 
 
-def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations, lengths, ends, first, last):  # type: ignore[no-untyped-def]
+def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations, lengths, ends, first, last, reach):  # type: ignore[no-untyped-def]
     """Fill rows first .. last - 1 of `continuations` with what followed the latest occurrences of `pattern`'s longest
     suffixes.
 
-    lengths[i] is how many tokens of the pattern's tail match before ends[i]. Returns the number of rows filled in all.
+    lengths[i] is how many tokens of the pattern's tail match before ends[i]; `reach` tokens of each continuation are
+    filled in. Returns the number of rows filled in all.
     """
     window = tokens.shape[0] - 1
     table = np.uint64(heads.shape[1] - 1)
@@ -94,11 +95,12 @@ def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations,
                     ends[count] = end
                     lengths[count] = length
                     ended = False
-                    for depth in range(continuations.shape[1]):
-                        # Past the end of the text, a repetition goes on repeating.
-                        token = tokens[(end + depth % (stop - end)) & window]
+                    place = end
+                    for depth in range(reach):
+                        token = tokens[place & window]
                         ended = ended or token < 0
                         continuations[count, depth] = -1 if ended else token & _TOKEN
+                        place = place + 1 if place + 1 < stop else end  # past the end, a repetition goes on repeating
                     count += 1
             earlier = np.int64(previous[order, end & window])
             if earlier >= end:
@@ -108,11 +110,12 @@ def _recall(tokens, previous, heads, salt, oldest, stop, pattern, continuations,
     return count
 
 
-def _grow(continuations, lengths, hints, count, rates, least, branches, tokens, parents, scores, kinds):  # type: ignore[no-untyped-def]
+def _grow(continuations, lengths, hints, count, reach, rates, least, branches, tokens, parents, scores, kinds):  # type: ignore[no-untyped-def]
     """Best-first tree over the continuations' votes; returns its size, at most tokens.shape[0].
 
     Every continuation that agrees with the path so far votes for its next token, longer matches with more weight. A
-    child's score is its parent's times the rate at which guesses of its kind have come true."""
+    child's score is its parent's times the rate at which guesses of its kind have come true.
+    """
     budget = tokens.shape[0]
     room = (budget + 1) * MAX_CHILDREN
     members = np.empty((room, count), np.int32)
@@ -130,17 +133,18 @@ def _grow(continuations, lengths, hints, count, rates, least, branches, tokens, 
     hinted = np.zeros(count, np.bool_)
 
     nodes = 0
-    parent, depth, reach = -1, 0, 1.0
+    parent, depth, score = -1, 0, 1.0
     own, size = np.arange(count).astype(np.int32), count
     while True:
         distinct = 0
         total = 0.0
         for member in own[:size]:
-            token = continuations[member, depth] if depth < continuations.shape[1] else -1
+            token = continuations[member, depth] if depth < reach else -1
             if token < 0:
                 continue
             length = lengths[member] + depth
-            weight = min(length, LONGEST) ** 4.0
+            square = float(min(length, LONGEST)) ** 2
+            weight = square * square
             total += weight
             place = 0
             while place < distinct and choices[place] != token:
@@ -159,13 +163,13 @@ def _grow(continuations, lengths, hints, count, rates, least, branches, tokens, 
             if hinted[best]:
                 kind += LENGTHS * SHARES
             weights[best] = 0.0
-            if reach * rates[kind] < least:
+            if score * rates[kind] < least:
                 continue
             waiting_tokens[waiting] = choices[best]
             waiting_parents[waiting] = parent
             waiting_kinds[waiting] = kind
             waiting_depths[waiting] = depth + 1
-            waiting_scores[waiting] = reach * rates[kind]
+            waiting_scores[waiting] = score * rates[kind]
             for member in own[:size]:
                 if continuations[member, depth] == choices[best]:
                     members[waiting, sizes[waiting]] = member
@@ -174,14 +178,14 @@ def _grow(continuations, lengths, hints, count, rates, least, branches, tokens, 
         if waiting == 0 or nodes == budget:
             return nodes
         top = np.argmax(waiting_scores[:waiting])
-        reach = waiting_scores[top]
-        if reach <= 0.0:
+        score = waiting_scores[top]
+        if score <= 0.0:
             return nodes
         waiting_scores[top] = 0.0
         tokens[nodes], parents[nodes], scores[nodes], kinds[nodes] = (
             waiting_tokens[top],
             waiting_parents[top],
-            reach,
+            score,
             waiting_kinds[top],
         )
         parent, depth = nodes, waiting_depths[top]
@@ -207,9 +211,9 @@ _INDEX = "int64[::1], int32[:, ::1], int32[:, ::1]"
 _EVIDENCE = "int64[:, ::1], int64[::1]"
 extend: Callable[..., None] = njit(f"({_INDEX}, int64, int64)", cache=True)(_extend)
 recall: Callable[..., int] = njit(
-    f"int64({_INDEX}, int64, int64, int64, int64[::1], {_EVIDENCE}, int64[::1], int64, int64)", cache=True
+    f"int64({_INDEX}, int64, int64, int64, int64[::1], {_EVIDENCE}, int64[::1], int64, int64, int64)", cache=True
 )(_recall)
+_TREE = "int64[::1], int64[::1], float64[::1], int64[::1]"
 grow: Callable[..., int] = njit(
-    f"int64({_EVIDENCE}, int64, int64, float64[::1], float64, int64, int64[::1], int64[::1], float64[::1], int64[::1])",
-    cache=True,
+    f"int64({_EVIDENCE}, int64, int64, int64, float64[::1], float64, int64, {_TREE})", cache=True
 )(_grow)

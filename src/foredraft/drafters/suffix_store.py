@@ -74,16 +74,19 @@ class SuffixStore:
             self._make_room(len(kept) + 1)
             self._append(kept, namespace)
 
-    def recall(self, pattern: NDArray[np.int64], evidence: Evidence, limit: int, namespace: str = "") -> None:
-        """Add up to `limit` continuations of the longest suffixes of `pattern` to `evidence`."""
+    def recall(self, pattern: NDArray[np.int64], evidence: Evidence, limit: int, namespace: str = "") -> int:
+        """Add up to `limit` continuations of the longest suffixes of `pattern` to `evidence`; the longest's length."""
         with self._lock:
             if namespace not in self._salts:
-                return
+                return 0
             first = evidence.count
             span = (self._starts[0], self._stop)
             self._chains.recall(pattern, span, self._salts[namespace] << 32, evidence, limit)
-            if evidence.count > first:  # the first one is the longest and latest match
-                self._texts[bisect_right(self._starts, int(evidence.ends[first]) - 1) - 1].used = True
+            if evidence.count == first:
+                return 0
+            # the first continuation is that of the longest and latest match
+            self._texts[bisect_right(self._starts, int(evidence.ends[first]) - 1) - 1].used = True
+            return int(evidence.lengths[first])
 
     def _append(self, tokens: NDArray[np.int64], namespace: str) -> None:
         if namespace not in self._salts:

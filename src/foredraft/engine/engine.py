@@ -74,6 +74,7 @@ class Engine:
         self._choices: dict[int, Choice] = {}
         self._ids = itertools.count()
         self._seeds = random.Random(seed)
+        self._begin_seconds = 0.0
         if drafter is not None:
             drafter.bind(target)
 
@@ -121,6 +122,7 @@ class Engine:
     def step(self) -> list[Delta]:
         """One pass of the target, and what it added to each sequence that emitted tokens."""
         began = time.perf_counter()
+        self._begin_seconds = 0.0
         batch = self.scheduler.schedule()
         if not batch.chunks:
             return []
@@ -140,15 +142,17 @@ class Engine:
         deltas = self._advance(sequences, tree, verdict, logprobs)
 
         committing = time.perf_counter()
-        if self.drafter is not None and features is not None:
-            self.drafter.commit(sequences, verdict, features)
-        for sequence in sequences:
-            if sequence.finish_reason is not None:
-                self._close(sequence)
+        try:
+            if self.drafter is not None and features is not None:
+                self.drafter.commit(sequences, verdict, features)
+        finally:  # whatever a drafter does, what is finished leaves
+            for sequence in sequences:
+                if sequence.finish_reason is not None:
+                    self._close(sequence)
         ended = time.perf_counter()
 
         self.report = _report(self.method, sequences, tree, verdict, output)
-        self.report.draft_seconds = verifying - drafting + ended - committing
+        self.report.draft_seconds = self._begin_seconds + verifying - drafting + ended - committing
         self.report.verify_seconds = verified - verifying
         self.report.host_seconds = ended - began - self.report.draft_seconds - self.report.verify_seconds
         self.controller.observe(self.report, tree)
@@ -186,7 +190,7 @@ class Engine:
         )
         budget = self.controller.budgets(sequences, [self._limit(sequence) for sequence in sequences], load)
         tree = self.drafter.propose(sequences, budget).prune(budget)
-        tree.validate(self.target.vocab_size)
+        tree.validate(len(sequences), self.target.vocab_size)
         return self.controller.select(sequences, tree, load)
 
     def _commit(
@@ -235,7 +239,9 @@ class Engine:
 
     def _admitted(self, sequence: Sequence) -> None:
         if self.drafter is not None:
+            began = time.perf_counter()
             self.drafter.begin(sequence)
+            self._begin_seconds += time.perf_counter() - began
 
     def _left(self, sequence: Sequence) -> None:
         if self.drafter is not None:

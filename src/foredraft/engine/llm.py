@@ -7,11 +7,10 @@ from collections.abc import Sequence as Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, open_target
 from foredraft.engine.outputs import Delta, RequestOutput
 from foredraft.engine.requests import Request
-from foredraft.engine.speculation import parse_speculation
+from foredraft.engine.speculation import build_engine, parse_speculation
 from foredraft.errors import RequestError
 from foredraft.types import SamplingParams
 
@@ -80,16 +79,7 @@ class LLM:
         opened = open_target(args)
         self.generation_defaults = opened.generation_defaults
         self.target = opened.target
-        self.engine = Engine(
-            opened.target,
-            speculation.drafter,
-            num_speculative_tokens=speculation.num_speculative_tokens,
-            controller=speculation.controller(opened.target),
-            max_batched_tokens=args.max_num_batched_tokens,
-            kv_room=opened.kv_room,
-            seed=args.seed,
-            method=speculation.method,
-        )
+        self.engine = build_engine(opened, args, speculation)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

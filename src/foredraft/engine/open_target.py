@@ -50,6 +50,11 @@ class EngineArgs:
         for name, low, high in (("max_num_seqs", 1, 1024), ("max_num_batched_tokens", 1, 1 << 20)):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give a number from {low} to {high}.")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, less than one token for each of the "
+                f"{self.max_num_seqs} sequences; raise it or lower max_num_seqs."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Request:
             self.prompt,
             self.prompt_token_ids,
             [choice.output for choice in self.choices],
-            max(choice.sequence.prompt_tokens_cached for choice in self.choices),
+            self.choices[0].sequence.prompt_tokens_cached,
         )
 
 

@@ -88,7 +88,8 @@ class Scheduler:
                 return
             self.waiting.popleft()
             sequence.slot, sequence.cached = claimed
-            sequence.prompt_tokens_cached = min(sequence.cached, sequence.prompt_length)
+            if sequence.output_length == 0:
+                sequence.prompt_tokens_cached = sequence.cached
             self.running.append(sequence)
             self._on_admit(sequence)
 

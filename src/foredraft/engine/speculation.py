@@ -13,11 +13,13 @@ from foredraft.drafters.base import Drafter
 from foredraft.drafters.methods import build_drafter
 from foredraft.economics import MeasuredPasses
 from foredraft.engine.controller import AutoController, Controller, FixedController, parse_table
+from foredraft.engine.engine import Engine
+from foredraft.engine.open_target import EngineArgs, OpenedTarget
 from foredraft.engine.profiler import PassCosts, load_profile, measure_passes, profile_path, save_profile
 from foredraft.errors import ConfigError
 from foredraft.target.target import Target
 
-__all__ = ["PLAIN", "SpeculationPlan", "open_costs", "parse_speculation"]
+__all__ = ["PLAIN", "SpeculationPlan", "build_engine", "open_costs", "parse_speculation"]
 
 CONTROLLER = "controller"
 TABLE = "num_speculative_tokens_per_batch_size"
@@ -57,6 +59,20 @@ def parse_speculation(config: Mapping[str, object] | None) -> SpeculationPlan:
         speculation.num_speculative_tokens,
         measured=control == "auto" and table is None,
         table=parse_table(table) if table is not None else (),
+    )
+
+
+def build_engine(opened: OpenedTarget, args: EngineArgs, plan: SpeculationPlan) -> Engine:
+    """An engine over a loaded target; several may share one target if only one of them works at a time."""
+    return Engine(
+        opened.target,
+        plan.drafter,
+        num_speculative_tokens=plan.num_speculative_tokens,
+        controller=plan.controller(opened.target),
+        max_batched_tokens=args.max_num_batched_tokens,
+        kv_room=opened.kv_room,
+        seed=args.seed,
+        method=plan.method,
     )
 
 

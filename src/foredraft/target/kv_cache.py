@@ -48,7 +48,7 @@ class CacheShape:
 
 @dataclass(slots=True)
 class _Slot:
-    """tokens: ids whose keys and values are valid, in order; busy: owned by a sequence; used: when it was last owned."""
+    """tokens: ids whose keys and values are valid, in order; busy: owned by a sequence; used: when last owned."""
 
     tokens: list[int] = field(default_factory=list)
     busy: bool = False
@@ -140,8 +140,8 @@ class KVCache:
         except (RuntimeError, MemoryError) as error:
             needed = capacity * self.slots * self.shape.bytes_per_token(self.dtype.itemsize)
             raise CapacityError(
-                f"The KV cache needs {needed / 2**30:.1f} GiB for {self.slots} sequences of {capacity} tokens, more than "
-                "there is; lower --max-model-len or --max-num-seqs."
+                f"The KV cache needs {needed / 2**30:.1f} GiB for {self.slots} sequences of {capacity} tokens, more "
+                "than there is; lower --max-model-len or --max-num-seqs."
             ) from error
         for old, new in zip(self.planes, planes, strict=False):
             for index, slot in enumerate(self._slots):

@@ -1,6 +1,7 @@
 """Chooses the way through the target: the lean decoder where it proved itself, else the stock transformers model.
 
-The proof needs the stock model once. Its verdict is kept, so later starts read the weights straight into the lean decoder.
+The proof needs the stock model once. Its verdict is kept, so later starts read the weights straight into the lean
+decoder.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class StockDecoder:
 
     @torch.inference_mode()
     def _probe(self) -> CacheShape:
-        """Find the cache shape, and compare our logits with the model's own on two sequences packed into one pass."""
+        """Find the cache shape, and compare our logits with the model's own on two sequences packed together."""
         vocabulary = min(self.vocab_size, self.config.vocab_size)
         tokens = [(torch.arange(count) * 7919 + 13 * count) % vocabulary for count in (5, 9)]
         tokens = [part.to(self.device) for part in tokens]
@@ -152,17 +152,22 @@ class StockDecoder:
         shape = CacheShape(kv_heads, key_dim, value_dim)
 
         cache = KVCache(shape, slots=2, dtype=self.model.dtype, device=self.device, max_length=16)
-        flat = FlatPass(
-            torch.cat(tokens),
-            torch.cat([torch.arange(len(part), device=self.device) for part in tokens]),
-            (Segment(0, 0, 0, len(tokens[0])), Segment(1, 0, len(tokens[0]), len(tokens[1]))),
+        # The second sequence comes in two passes, so that what the first leaves in the cache is tested.
+        first, (begun, rest) = tokens[0], tokens[1].split((4, 5))
+        places = torch.arange(9, device=self.device)
+        opening = FlatPass(begun, places[:4], (Segment(1, 0, 0, 4),))
+        packed = FlatPass(
+            torch.cat([first, rest]),
+            torch.cat([places[:5], places[4:]]),
+            (Segment(0, 0, 0, 5), Segment(1, 4, 5, 5)),
         )
-        ours = self.head(self.forward(flat, cache).last)
+        opened, last = self.forward(opening, cache).last, self.forward(packed, cache).last
+        ours = self.head(torch.cat([last[:5], opened, last[5:]]))
         gap = (ours.double() - own.double()).abs().max().item() / max(own.double().abs().max().item(), 1e-9)
         if not gap <= PROBE_TOLERANCE[self.model.dtype]:
             raise LoadError(
-                f"Models of type {kind} can't be decoded here: logits of packed sequences differ from the model's own by "
-                f"{gap:.2g} of their range, so it keeps state or positions that the attention interface doesn't show."
+                f"Models of type {kind} can't be decoded here: logits of packed sequences differ from the model's own "
+                f"by {gap:.2g} of their range, so it keeps state or positions that the interface doesn't show."
             )
         return shape
 

@@ -83,12 +83,9 @@ class Watched:
         for name, values in (("tokens", tree.tokens), ("parents", tree.parents)):
             assert values.dtype == torch.int64, f"{what} returned {name} of type {values.dtype}; they must be int64."
         try:
-            tree.validate(self._vocab_size)
+            tree.validate(rows, self._vocab_size)
         except ForedraftError as error:
             raise AssertionError(f"{what} returned an invalid tree. {error}") from error
-        assert tree.batch == rows, (
-            f"{what} returned {tree.batch} trees for {rows} sequences; there must be one for each."
-        )
         if tree.scores is not None:
             above = torch.cat([torch.ones(rows, 1), tree.scores], dim=1).gather(1, tree.parents.clamp(min=-1) + 1)
             fair = (tree.scores >= 0) & (tree.scores <= above) | (tree.tokens < 0)
