@@ -30,6 +30,9 @@ from foredraft.target.quantization import Packed, WeightFormat, interleave, pack
 __all__ = ["CompiledWay", "refusal"]
 
 FORMATS = {"int8": at.INT8, "bfloat16": at.BFLOAT16, "float32": at.FLOAT32}
+UNITS_PER_THREAD = 4
+"""So many units and key heads at least, if there are rows enough, so that no thread waits long for another."""
+
 UNIT_QUERIES = 24
 """Query rows that attention computes together: enough to share the cache, few enough for the first-level cache."""
 
@@ -95,7 +98,9 @@ class CompiledWay:
         length = int((segments[:, 1] + segments[:, 3] + segments[:, 4]).max())
         self._reserve(rows, length, tail_width)
         self._point_to(cache)
-        unit_rows = max(1, UNIT_QUERIES * self.shape.kv_heads // self.shape.heads)
+        kv_heads = self.shape.kv_heads
+        shares = UNITS_PER_THREAD * self._crew.threads
+        unit_rows = max(1, min(UNIT_QUERIES * kv_heads // self.shape.heads, -(-rows * kv_heads // shares)))
         plan[at.UNIT_COUNT] = lay_paths(
             segments,
             parents,
