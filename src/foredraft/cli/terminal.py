@@ -67,9 +67,12 @@ class TextWriter:
         for text, drafted in pieces:
             if not text:
                 continue
-            if drafted != self._in_draft:
-                sys.stdout.write(self._marks.begin if drafted else self._marks.end)
-                self._in_draft = drafted
+            if drafted and not self._in_draft:
+                self._in_draft = True  # first, so that Ctrl-C right here still leads to an end mark
+                sys.stdout.write(self._marks.begin)
+            elif self._in_draft and not drafted:
+                sys.stdout.write(self._marks.end)
+                self._in_draft = False
             sys.stdout.write(text.translate(CONTROL) if self._on_terminal else text)
             self._last = text
         sys.stdout.flush()
