@@ -47,8 +47,8 @@ def test_long_drafts_come_from_long_matches_only() -> None:
 
 
 def test_other_continuations_become_branches() -> None:
-    drafter = NgramDrafter(prompt_lookup_min_token_prob=0.01)
-    tokens, parents = first_tree(drafter, [1, 2, 3, 50, 9, 1, 2, 3, 60, 9, 1, 2, 3, 70, 9, 1, 2, 3], budget=30)
+    drafter = NgramDrafter(num_speculative_tokens=100, prompt_lookup_min_token_prob=0.01)
+    tokens, parents = first_tree(drafter, [1, 2, 3, 50, 9, 1, 2, 3, 60, 9, 1, 2, 3, 70, 9, 1, 2, 3], budget=100)
     assert {token for token, parent in zip(tokens, parents, strict=True) if parent == -1} == {50, 60, 70}
     assert tokens[0] == 70
 

@@ -246,6 +246,15 @@ def test_helpers_that_come_late_delay_nobody() -> None:
     assert np.all(hits == 1)
 
 
+def test_helpers_end_with_their_crew() -> None:
+    before = set(threading.enumerate())
+    crew = Crew(3)
+    helpers = set(threading.enumerate()) - before
+    assert len(helpers) == 2
+    del crew
+    assert not any(helper.is_alive() for helper in helpers)
+
+
 @pytest.mark.slow
 def test_compiled_code_is_kept_when_the_package_cannot_be_written(tmp_path: Path) -> None:
     """The cache then goes to the user's cache directory, and the second start is much shorter than the first."""

@@ -24,6 +24,7 @@ from foredraft.engine.scheduler import Scheduler
 from foredraft.errors import RequestError
 from foredraft.sampling import pick, rows_of
 from foredraft.target.target import Target, TargetOutput
+from foredraft.target.threads import torch_threads
 from foredraft.tree import TokenTree
 from foredraft.types import Batch, SamplingParams, Sequence, StepReport
 from foredraft.verify import Verdict, verify
@@ -121,6 +122,10 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Delta]:
         """One pass of the target, and what it added to each sequence that emitted tokens."""
+        with torch_threads(1 if self.target.decoder.own_threads else None):
+            return self._step()
+
+    def _step(self) -> list[Delta]:
         began = time.perf_counter()
         self._begin_seconds = 0.0
         batch = self.scheduler.schedule()

@@ -28,13 +28,17 @@ class Hidden(NamedTuple):
 
 
 class Decoder(Protocol):
-    """One implementation of the target's forward pass."""
+    """One implementation of the target's forward pass.
+
+    own_threads  whether passes run on threads of its own, so that torch's had better keep still
+    """
 
     cache_shape: CacheShape
     cache_dtype: torch.dtype
     vocab_size: int
     hidden_size: int
     weight_format: str
+    own_threads: bool
 
     @property
     def device(self) -> torch.device: ...

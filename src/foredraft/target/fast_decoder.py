@@ -34,6 +34,7 @@ class Way(Protocol):
     weight_bytes: int
     cache_dtype: torch.dtype
     device: torch.device
+    own_threads: bool
 
     def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...]) -> Hidden: ...
 
@@ -56,6 +57,7 @@ class FastDecoder:
         self.cache_dtype = way.cache_dtype
         self.vocab_size = shape.vocabulary
         self.hidden_size = shape.hidden
+        self.own_threads = way.own_threads
 
     @property
     def device(self) -> torch.device:

@@ -60,6 +60,7 @@ class TorchWay:
         self.shape = shape
         self.weight_format = weight_format
         self.device = device
+        self.own_threads = False
         table = take(EMBEDDING).to(device)
         self.dtype = torch.float64 if table.dtype == torch.float64 else torch.float32
         self.cache_dtype = self.dtype if weight_format == "float32" else torch.bfloat16

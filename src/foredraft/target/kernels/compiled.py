@@ -7,8 +7,7 @@ vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import copy
 
 import numpy
@@ -26,6 +25,7 @@ from foredraft.target.kernels.sharing import STEP_BYTES
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
 from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes
+from foredraft.target.threads import torch_threads
 
 __all__ = ["CompiledWay", "refusal"]
 
@@ -64,6 +64,7 @@ class CompiledWay:
         self.shape = shape
         self.weight_format = weight_format
         self.device = torch.device("cpu")
+        self.own_threads = True
         self.cache_dtype = torch.float32 if weight_format == "float32" else torch.bfloat16
         self._crew = Crew(threads or torch.get_num_threads())
         self._kept: list[Tensor] = []
@@ -77,7 +78,7 @@ class CompiledWay:
             [shape.epsilon, shape.score_scale, shape.embedding_scale, shape.residual_scale, shape.logits_scale],
             numpy.float32,
         )
-        with _one_torch_thread():
+        with torch_threads(1):  # packing is bound by memory
             self._layers = numpy.stack([self._layer(index, names, take) for index in range(shape.layers)])
             self._fill_plan(take)
         self._rope = torch.empty(0)
@@ -278,17 +279,6 @@ def _run_with(
 ) -> None:
     """Keeps `steps`, which the plan points to, alive during the call."""
     run(rank, plan, constants, layers)
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Packing is bound by memory; torch's thread pool gains nothing, and loses much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _stack(*parts: Tensor) -> Tensor:
