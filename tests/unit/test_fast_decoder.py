@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cache
 from typing import TYPE_CHECKING, get_args
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from models import tiny_model
 from strategies import Nodes, nodes, path_to
 
-from foredraft.errors import LoadError
+from foredraft.errors import CapacityError, LoadError
 from foredraft.target.decoder import Decoder
 from foredraft.target.fast_decoder import FastDecoder, Unsupported, build_fast_decoder, load_fast_decoder
 from foredraft.target.flat_pass import FlatPass, Segment
@@ -241,7 +242,7 @@ def test_taps_are_the_stock_decoders(compiled: bool) -> None:
     tokens = some_tokens(20)
     flat = flat_pass([(Segment(0, 0, 0, 20), tokens)])
     decoder = lean("llama biased", "float32", compiled)
-    stock = StockDecoder(network("llama biased"))
+    stock = StockDecoder(deepcopy(network("llama biased")))
     taps = (2, -1, 0, 2)
     ours = decoder.forward(flat, new_cache(decoder), taps)
     theirs = stock.forward(flat, new_cache(stock), taps)
@@ -257,7 +258,7 @@ def test_first_layers_alone(compiled: bool) -> None:
     tokens = some_tokens(20)
     whole = lean("llama", "float32", compiled)
     short = whole.truncated(2)
-    stock = StockDecoder(network("llama")).truncated(2)
+    stock = StockDecoder(deepcopy(network("llama"))).truncated(2)
     torch.testing.assert_close(
         feed(short, new_cache(short), 0, 0, tokens), feed(stock, new_cache(stock), 0, 0, tokens), rtol=0, atol=1e-4
     )
@@ -300,6 +301,14 @@ def test_refuses_tensors_and_rotations_it_does_not_know() -> None:
     changed = type(config)(**{**SHAPE, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}})
     with pytest.raises(Unsupported, match="dynamic"):
         load_fast_decoder(changed, names, lambda _: torch.empty(0), weight_format="int8")
+
+
+def test_refuses_to_write_outside_the_cache() -> None:
+    decoder = lean("llama", "int8")
+    kv = new_cache(decoder)
+    for segment in (Segment(0, kv.capacity, 0, 1), Segment(4, 0, 0, 1)):
+        with pytest.raises(CapacityError, match="outside a cache"):
+            decoder.forward(flat_pass([(segment, [1])]), kv)
 
 
 def test_small_heads_run_in_plain_torch() -> None:

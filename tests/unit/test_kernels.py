@@ -200,7 +200,7 @@ def test_gates_stand_beside_their_ups() -> None:
 
 def test_paths_follow_ancestors() -> None:
     # slot 3, 10 entries before; a chain of 2; then a child of row 1, its sibling, the sibling's child, a child of row 2
-    segments, parents = np.array([[3, 10, 0, 2, 4]]), np.array([1, 1, 3, 2])
+    segments, parents = np.array([[3, 10, 0, 2, 4]], np.int64), np.array([1, 1, 3, 2], np.int64)
     slots, entries, straight, length = (np.zeros(6, np.int64) for _ in range(4))
     tail, units = np.zeros((6, 4), np.int64), np.zeros((6, 2), np.int64)
     assert lay_paths(segments, parents, 4, slots, entries, straight, length, tail, units) == 2
@@ -219,7 +219,11 @@ def test_every_tile_is_done_once_and_stages_wait_for_one_another(threads: int) -
         plan, steps = np.zeros(at.PLAN_FIELDS, np.int64), np.zeros(40 * (threads + 1) * STEP_BYTES, np.uint8)
         plan[at.THREADS], plan[at.STEPS] = threads, address(steps)
         hits = np.zeros((40, tiles), np.int64)
-        crew.run(count_tiles, plan, 40, tiles, hits)
+
+        def work(rank: int, steps: Array, plan: Array, tiles: int, hits: Array) -> None:
+            count_tiles(rank, plan, 40, tiles, hits)  # a late helper needs the counters as well
+
+        crew.run(work, steps, plan, tiles, hits)
         assert np.all(hits == 1)
 
 

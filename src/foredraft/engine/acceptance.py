@@ -36,9 +36,10 @@ class Acceptance:
 
     def conditional(self, depth: int) -> float:
         """P(the draft at `depth` is accepted | the ones before it were), depth from 1 on."""
-        if depth > len(self._tried):
-            return self.conditional(depth - 1) if depth > 1 else PRIOR_RATE
-        return self._passed[depth - 1] / self._tried[depth - 1]
+        if not self._tried:
+            return PRIOR_RATE
+        known = min(depth, len(self._tried)) - 1
+        return self._passed[known] / self._tried[known]
 
     def survival(self, longest: int) -> list[float]:
         """P(the first d drafts are accepted) for d = 1 .. longest: [longest], falling."""

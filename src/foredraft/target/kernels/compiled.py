@@ -14,6 +14,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from foredraft.errors import CapacityError
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
@@ -94,9 +95,14 @@ class CompiledWay:
         segments = numpy.array(
             [(s.slot, s.start, s.first, s.chain, len(s.parents)) for s in flat.segments], numpy.int64
         )
+        slots = [segment.slot for segment in flat.segments]
         parents = numpy.array([parent for s in flat.segments for parent in s.parents], numpy.int64)
         tail_width = max(1, int(segments[:, 4].max()))
         length = int((segments[:, 1] + segments[:, 3] + segments[:, 4]).max())
+        if length > cache.capacity or not 0 <= min(slots) <= max(slots) < cache.slots:
+            raise CapacityError(
+                f"Slots {slots} of {length} entries are outside a cache of {cache.slots} x {cache.capacity}."
+            )
         self._reserve(rows, length, tail_width)
         self._point_to(cache)
         kv_heads = self.shape.kv_heads

@@ -8,12 +8,15 @@ with a tail of entries of their own.
 # numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
-from numba import njit
+from numba import int64, njit
 
 __all__ = ["lay_paths"]
 
 
-@njit
+TABLE, LIST = int64[:, ::1], int64[::1]
+
+
+@njit(int64(TABLE, LIST, int64, LIST, LIST, LIST, LIST, TABLE, TABLE), cache=True, nogil=True)
 def lay_paths(segments, parents, unit_rows, slots, entries, straight, length, tail, units):
     """Fill the path tables from segments [S, 5] (slot, start, first row, chain, nodes); returns the number of units."""
     count, offset = 0, 0
