@@ -46,10 +46,11 @@ INSTRUCTION_SETS = (
 class Report:
     """What was found.
 
-    guarantee      "bit for bit", or "up to near ties below" a difference of logits row_invariant  whether a row's
-    logits have the same bits in any pass, from how many rows on, and the same for the libraries' own products pass_ms
-    milliseconds of a pass with its head, by rows, 256 tokens cached bandwidth      gigabytes per second: a copy in
-    memory (read and written), and the weights that a pass of one row reads
+    guarantee      "bit for bit", or "up to near ties below" a difference of logits
+    row_invariant  whether a row's logits have the same bits in any pass, from how many rows on, and the same for the
+                   libraries' own products
+    pass_ms        milliseconds of a pass with its head, by rows, 256 tokens cached
+    bandwidth      gigabytes per second: a copy in memory (read and written), and the weights a pass of one row reads
     """
 
     model: str
