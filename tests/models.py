@@ -114,6 +114,8 @@ class ScriptedDecoder:
     cache_shape = CacheShape((1,), (1,), (1,))
     cache_dtype = torch.float64
     hidden_size = 1
+    weight_format = "float64"
+    own_threads = False
     device = torch.device("cpu")
 
     def __init__(self, script: Sequence[int], vocab_size: int) -> None:

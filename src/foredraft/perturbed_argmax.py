@@ -28,7 +28,7 @@ def perturbed_argmax(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> N
     return picks
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _bits(token: np.uint32, low: np.uint32, high: np.uint32) -> np.uint32:
     x = np.uint32(token ^ low)
     x = np.uint32((x ^ (x >> np.uint32(16))) * _FIRST)
@@ -38,18 +38,18 @@ def _bits(token: np.uint32, low: np.uint32, high: np.uint32) -> np.uint32:
     return np.uint32(x ^ (x >> np.uint32(16)))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _noise(bits: np.uint32) -> float:
     return -math.log(-math.log((np.float64(bits) + 0.5) * 2.0**-32))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _needed_bits(lead: float) -> np.float64:
+@njit(cache=True, nogil=True)
+def _needed_bits(lead: float) -> float:
     """Fewer bits than these give noise below `lead`."""
-    return np.float64(2.0**32) * math.exp(-math.exp(-lead)) - 4.0 if lead > -4.0 else -1.0
+    return 2.0**32 * math.exp(-math.exp(-lead)) - 4.0 if lead > -4.0 else -1.0
 
 
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # type: ignore[untyped-decorator] # lets maxima vectorise
+@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # lets maxima vectorise
 def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[np.int64]:
     rows, size = scores.shape
     blocks = (size + BLOCK - 1) // BLOCK

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from foredraft.cli.terminal import transient
+from foredraft.target.load_cache import cache_root
 from foredraft.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def starting(model: str, *, offline: bool) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fetch_if_default(model, offline=offline)
-        with transient(f"Loading {model} …"):
+        first = not (cache_root() / "proofs").exists()  # nothing was decoded by the compiled kernels yet
+        hint = ", which takes a minute the first time, while its kernels are compiled" if first else ""
+        with transient(f"Loading {model}{hint} …"):
             yield
 
 

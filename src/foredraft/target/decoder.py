@@ -37,8 +37,10 @@ class Decoder(Protocol):
     cache_dtype: torch.dtype
     vocab_size: int
     hidden_size: int
-    weight_format: str
     own_threads: bool
+
+    @property
+    def weight_format(self) -> str: ...
 
     @property
     def device(self) -> torch.device: ...

@@ -51,7 +51,7 @@ class FastDecoder:
 
     def __init__(self, weight_format: WeightFormat, way: Way) -> None:
         shape = way.shape
-        self.weight_format = weight_format
+        self.weight_format: WeightFormat = weight_format
         self.way = way
         self.cache_shape = shape.cache_shape
         self.cache_dtype = way.cache_dtype

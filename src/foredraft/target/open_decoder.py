@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def open_decoder(
         reason = "the stock model was asked for" if enforce_eager else f"{prepared.dtype} has no lean kernels"
     if quantization is not None:
         raise LoadError(f"{prepared.name} can't run as {quantization} ({reason}); leave out --quantization")
-    return StockDecoder(prepared.build_network().to(where))
+    return _stock(prepared, where)
 
 
 def _lean(
@@ -71,7 +71,7 @@ def _lean(
         if known is not None:
             names, read = _tensors(prepared.checkpoint.weights)
             return load_fast_decoder(prepared.config, names, read, weight_format=weight_format, device=device), None
-        stock = StockDecoder(prepared.build_network().to(device))
+        stock = _stock(prepared, device)
         probe = take_probe(stock)
         decoder = build_fast_decoder(stock.model, weight_format=weight_format)
     except Unsupported as error:
@@ -79,6 +79,11 @@ def _lean(
     verdict = prove(decoder, weight_format, probe)
     remember(prepared.fingerprint, weight_format, verdict)
     return (decoder if verdict.holds else None), verdict.reason
+
+
+def _stock(prepared: PreparedModel, device: torch.device) -> StockDecoder:
+    network: Any = prepared.build_network()
+    return StockDecoder(network.to(device))
 
 
 def _weight_format(prepared: PreparedModel, quantization: str | None, device: torch.device) -> WeightFormat | None:
@@ -93,12 +98,16 @@ def _tensors(files: tuple[Path, ...]) -> tuple[list[str], Callable[[str], Tensor
     """Every tensor's name, and a function that reads one of them."""
     from safetensors import safe_open
 
-    opened = [safe_open(file, framework="pt") for file in files]
-    holder = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - safe_open isn't a mapping
+    open_file: Any = safe_open
+    holder: dict[str, Path] = {}
+    for file in files:
+        with open_file(file, framework="pt") as opened:
+            holder.update(dict.fromkeys(opened.keys(), file))
 
     def read(name: str) -> Tensor:
-        tensor: Tensor = holder[name].get_tensor(name)
-        return tensor
+        with open_file(holder[name], framework="pt") as opened:  # closed again: a mapped file counts as memory in use
+            tensor: Tensor = opened.get_tensor(name)
+            return tensor
 
     return list(holder), read
 
