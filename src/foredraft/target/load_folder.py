@@ -32,12 +32,16 @@ class Checkpoint:
     stored_dtype: str
 
 
-def inspect_folder(folder: Path, *, trust_remote_code: bool = False) -> Checkpoint:
-    """Check a folder's configuration and weights; LoadError says what is wrong with them."""
+def inspect_folder(folder: Path, *, trust_remote_code: bool = False, converted: bool = False) -> Checkpoint:
+    """Check a folder's configuration and weights; LoadError says what is wrong with them.
+
+    What foredraft converted itself is of a known type, and asking transformers about it would cost half a second.
+    """
     config = _read_object(
         folder / "config.json", f"{folder} has no config.json; pass a folder in Hugging Face format, or a .gguf file"
     )
-    _check_config(folder, config, trust_remote_code)
+    if not converted:
+        _check_config(folder, config, trust_remote_code)
     weights = safetensors_files(folder)
     bytes_of: Counter[str] = Counter()
     for path in weights:

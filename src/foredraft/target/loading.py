@@ -124,7 +124,7 @@ def prepare_target(
         if converted:
             stored = weight_kind(read_gguf(source))
             chosen = DTYPES.get(dtype, AUTO.get(stored, AUTO_FOR_QUANTISED))
-            checkpoint = inspect_folder(convert_gguf(source, chosen))
+            checkpoint = inspect_folder(convert_gguf(source, chosen), converted=True)
         else:
             checkpoint = inspect_folder(source, trust_remote_code=trust_remote_code)
             stored = checkpoint.stored_dtype.lower()
