@@ -203,6 +203,7 @@ def test_logprobs_are_the_raw_ones_of_every_emitted_token(name: str, count: int)
         for rank, other in enumerate(best):
             assert entry[other].rank == rank + 1
             assert entry[other].logprob == pytest.approx(float(row[rank]))
+    assert [output.logprobs[i][output.token_ids[i]].decoded_token for i in (0, 1)] == ["a", "b"]
 
 
 def test_the_logprob_of_a_token_that_is_not_the_likeliest_has_its_rank() -> None:

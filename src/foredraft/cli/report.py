@@ -24,7 +24,7 @@ def answer_object(llm: LLM, prompt: str, decoded: Decoded) -> dict[str, object]:
         "prompt": prompt,
         "prompt_token_ids": result.prompt_token_ids,
         "num_cached_tokens": result.num_cached_tokens,
-        "outputs": [_output_object(llm, output) for output in result.outputs],
+        "outputs": [_output_object(output) for output in result.outputs],
         "metrics": {"speculative_decoding": decoded.statistics.as_dict() if speculative else None},
         "seconds": decoded.seconds,
         "time_to_first_token": decoded.first_token_seconds,
@@ -84,7 +84,7 @@ def _cell(method: str, workload: str, params: SamplingParams, comparison: Compar
     }
 
 
-def _output_object(llm: LLM, output: CompletionOutput) -> dict[str, object]:
+def _output_object(output: CompletionOutput) -> dict[str, object]:
     logprobs = output.logprobs
     return {
         "index": output.index,
@@ -94,13 +94,10 @@ def _output_object(llm: LLM, output: CompletionOutput) -> dict[str, object]:
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
         "seed": output.seed,
-        "logprobs": None if logprobs is None else [_logprobs_object(llm, entry) for entry in logprobs],
+        "logprobs": None if logprobs is None else [_logprobs_object(entry) for entry in logprobs],
     }
 
 
-def _logprobs_object(llm: LLM, entry: dict[int, Logprob]) -> dict[str, object]:
+def _logprobs_object(entry: dict[int, Logprob]) -> dict[str, object]:
     """By token id, as vLLM has it."""
-    return {
-        str(token): {"logprob": value.logprob, "rank": value.rank, "decoded_token": llm.tokenizer.decode([token])}
-        for token, value in entry.items()
-    }
+    return {str(token): value._asdict() for token, value in entry.items()}

@@ -142,7 +142,7 @@ class Engine:
         rows = rows_of(sequences, tree, self.target.eos_token_ids)
         picks = _by_sequence(pick(output.logits, rows).cpu(), tree)  # the one point where the host waits for the device
         verdict = verify(tree, picks)
-        logprobs = emitted_logprobs(output.logits, rows, verdict)
+        logprobs = emitted_logprobs(output.logits, rows, verdict, self.target.tokenizer)
         features = self._commit(batch, tree, picks, verdict, output)
         deltas = self._advance(sequences, tree, verdict, logprobs)
 

@@ -4,16 +4,23 @@ default.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from foredraft.engine.outputs import Logprob
 from foredraft.sampling import Rows, raw_logprobs
 from foredraft.verify import Verdict
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 __all__ = ["emitted_logprobs"]
 
 
-def emitted_logprobs(logits: Tensor, rows: list[Rows], verdict: Verdict) -> list[list[dict[int, Logprob]] | None]:
+def emitted_logprobs(
+    logits: Tensor, rows: list[Rows], verdict: Verdict, tokenizer: PreTrainedTokenizerBase | None = None
+) -> list[list[dict[int, Logprob]] | None]:
     """For each sequence, for each token it emitted: the token and the most likely ones. None where not asked for.
 
     logits [R, V], the rows of all sequences one after the other
@@ -29,7 +36,8 @@ def emitted_logprobs(logits: Tensor, rows: list[Rows], verdict: Verdict) -> list
         else:
             at = [first, *(first + 1 + node for node in path if node >= 0)]
             values = raw_logprobs(logits[at])
-            result.append([_entry(values[index], emitted[index], wanted) for index in range(length)])
+            entries = [_entry(values[index], emitted[index], wanted) for index in range(length)]
+            result.append([_with_text(entry, tokenizer) for entry in entries])
         first += len(part.paths)
     return result
 
@@ -41,3 +49,9 @@ def _entry(values: Tensor, token: int, count: int) -> dict[int, Logprob]:
         for rank, (value, other) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True), start=1):
             entry.setdefault(other, Logprob(value, rank))
     return entry
+
+
+def _with_text(entry: dict[int, Logprob], tokenizer: PreTrainedTokenizerBase | None) -> dict[int, Logprob]:
+    if tokenizer is None:
+        return entry
+    return {token: value._replace(decoded_token=str(tokenizer.decode([token]))) for token, value in entry.items()}
