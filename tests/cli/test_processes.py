@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -32,6 +33,14 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A shell's background job ignores Ctrl-C, and so would the commands it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Terminal:
     """A command on a terminal of its own."""
 
@@ -50,11 +59,14 @@ class Terminal:
         os.close(theirs)
         self.seen = ""
 
-    def read_until(self, done: Callable[[str], bool]) -> None:
+    def read_until(self, done: Callable[[str], bool], patience: float = PATIENCE) -> None:
         """Collect output until `done`, or the end."""
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + patience
         while not done(self.seen):
-            assert time.monotonic() < limit, self.seen
+            left = limit - time.monotonic()
+            assert left > 0, self.seen
+            if not select.select([self._side], [], [], left)[0]:
+                continue
             try:
                 chunk = os.read(self._side, 4096)
             except OSError:  # how Linux reports that the other side is closed
@@ -155,7 +167,7 @@ def test_ctrl_c_leaves_the_terminal_sane(terminal: Callable[..., Terminal], talk
 
 
 def test_chat_on_a_terminal(terminal: Callable[..., Terminal], talkative: Path) -> None:
-    screen = terminal("chat", talkative, "--show", "--ignore-eos", "--max-tokens", 2000, *DRAFTING)
+    screen = terminal("chat", talkative, "--show", "--ignore-eos", "--max-tokens", 8000, *DRAFTING)
     screen.read_until(lambda seen: "> " in seen)
     screen.type("hello\n")
     screen.read_until(lambda seen: seen.count(GREEN) > 3)
