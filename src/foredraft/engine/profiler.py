@@ -76,20 +76,24 @@ class PassCosts:
 
     def __call__(self, rows: int, cached: int, batch: int) -> float:
         factor = self.narrow if rows <= 2 * batch else self.wide
+        return factor * self._tabled(rows, cached, batch)
+
+    def observe(self, rows: int, cached: int, batch: int, milliseconds: float) -> None:
+        """A pass of a real step took that long."""
+        ratio = milliseconds / self._tabled(rows, cached, batch)
+        if rows <= 2 * batch:
+            self.narrow += FOLLOW * (_clipped(ratio, self.narrow) - self.narrow)
+        else:
+            self.wide += FOLLOW * (_clipped(ratio, self.wide) - self.wide)
+
+    def _tabled(self, rows: int, cached: int, batch: int) -> float:
+        """The table's value, looked up once for each stretch of 128 cached tokens."""
         key = (rows, cached >> 7, batch)
         if key not in self._known:
             if len(self._known) > 20_000:
                 self._known.clear()
             self._known[key] = self.table(rows, cached, batch)
-        return factor * self._known[key]
-
-    def observe(self, rows: int, cached: int, batch: int, milliseconds: float) -> None:
-        """A pass of a real step took that long."""
-        ratio = milliseconds / self.table(rows, cached, batch)
-        if rows <= 2 * batch:
-            self.narrow += FOLLOW * (_clipped(ratio, self.narrow) - self.narrow)
-        else:
-            self.wide += FOLLOW * (_clipped(ratio, self.wide) - self.wide)
+        return self._known[key]
 
 
 def machine_name() -> str:
