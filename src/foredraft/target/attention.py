@@ -22,7 +22,7 @@ class FlatAttention:
     def __init__(self, flat: FlatPass, cache: KVCache) -> None:
         self.flat = flat
         self.cache = cache
-        self._masks: dict[tuple[int, int | None], Tensor | None] = {}
+        self._masks: dict[tuple[int, int | None, int], Tensor] = {}
 
     def __call__(
         self,
@@ -47,27 +47,27 @@ class FlatAttention:
             # [n, kv * group, d] -> [kv, group * n, d]
             count, heads, dim = segment.rows, query.shape[1], query.shape[2]
             grouped = query[rows].view(count, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3).flatten(1, 2)
-            mask = self._mask(index, segment, sliding_window)
-            if mask is not None:
-                mask = mask.repeat(heads // kv_heads, 1)
+            mask = self._mask(index, segment, sliding_window, heads // kv_heads)
             attended = _attend(grouped, keys, values, mask, scaling, softcap)
             output[rows] = attended.view(heads, count, -1).transpose(0, 1)
         return output
 
-    def _mask(self, index: int, segment: Segment, window: int | None) -> Tensor | None:
-        """[rows, start + rows] bool, None where every row sees everything."""
+    def _mask(self, index: int, segment: Segment, window: int | None, group: int) -> Tensor | None:
+        """[group * rows, start + rows] bool, once for each query head that shares keys; None where every row sees
+        everything.
+        """
         length = segment.start + segment.rows
         if segment.rows == 1 and (window is None or length <= window):
             return None
-        if (index, window) not in self._masks:
+        if (index, window, group) not in self._masks:
             seen = torch.ones((segment.rows, segment.start), dtype=torch.bool)
             mask = torch.cat([seen, segment.mask()], dim=1)
             if window is not None:
                 depths = torch.tensor(segment.depths()) + segment.start
                 positions = torch.cat([torch.arange(segment.start), depths])
                 mask &= positions > (depths - window).unsqueeze(1)
-            self._masks[index, window] = mask.to(self.flat.tokens.device)
-        return self._masks[index, window]
+            self._masks[index, window, group] = mask.repeat(group, 1).to(self.flat.tokens.device)
+        return self._masks[index, window, group]
 
 
 def _attend(
