@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.builder import SPLIT_BF16, SPLIT_INT8
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.lanes import exponentials, highest, narrow_exponentials, quantise
 from foredraft.target.kernels.paths import lay_paths
@@ -85,6 +86,17 @@ def address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
+def stored_row(row: Array) -> Array:
+    """Rows as the tiles read them on this processor."""
+    if row.dtype == np.int8 and SPLIT_INT8:
+        return np.ascontiguousarray(row.reshape(*row.shape[:-1], -1, 4)[..., [0, 2, 1, 3]].astype(np.int16)).reshape(
+            row.shape
+        )
+    if row.dtype == np.uint16 and SPLIT_BF16:
+        return (row.astype(np.uint32) << 16).view(np.float32)
+    return row
+
+
 @pytest.mark.parametrize("narrow", [False, True])
 def test_exponentials(narrow: bool) -> None:
     rng = np.random.default_rng(0)
@@ -112,15 +124,15 @@ def test_quantise_is_what_torch_computes(vectors: int, seed: int, spread: float,
     rng = np.random.default_rng(seed)
     row = (rng.normal(0, spread, size)).astype(np.float32)
     row[rng.integers(0, size, outliers)] *= 20
-    low, scale, total = np.zeros(size, np.int8), np.zeros(1, np.float32), np.zeros(1, np.int32)
+    stored, scale, total = np.zeros(size, np.int16), np.zeros(1, np.float32), np.zeros(1, np.int32)
     listed = np.zeros(3 + size // 2, np.uint32)
-    run_quantise(address(row), size, address(low), address(scale), address(total), address(listed))
+    run_quantise(address(row), size, address(stored), address(scale), address(total), address(listed))
     torch_low, torch_high, torch_scale = (part[0].numpy() for part in quantise_activations(torch.from_numpy(row)[None]))
     high = np.zeros(size // 4, np.uint32)
     count = int(listed[0])
     assert count <= max(size // 64, 0) + 1 or spread == 0
     high[listed[1 : 1 + 2 * count : 2]] = listed[2 : 2 + 2 * count : 2]
-    assert np.array_equal(low, torch_low)
+    assert np.array_equal(stored.view(np.uint8)[: stored_row(torch_low).nbytes], stored_row(torch_low).view(np.uint8))
     assert np.array_equal(high.view(np.int8), torch_high)
     assert scale[0] == torch_scale
     assert total[0] == (torch_low.astype(np.int64) + 256 * torch_high.astype(np.int64)).sum()
@@ -147,11 +159,13 @@ def test_tiles_multiply_and_do_not_depend_on_the_row_count(rows: int) -> None:
             source: Array = rng.integers(-128, 128, (8, size)).astype(np.int8)
         else:
             source = torch.from_numpy(x).to(getattr(torch, weight_format)).view(torch.uint8).numpy()
+            source = source.view(np.uint16 if code == at.BFLOAT16 else np.float32)
+        stored = stored_row(source)
         results = []
         for count in (rows, 8):
             out = np.zeros((8, 48), np.float32)
             run_tile(
-                code, count, address(source), source.strides[0], words.data_ptr(), address(out), size // (4, 2, 1)[code]
+                code, count, address(stored), stored.strides[0], words.data_ptr(), address(out), size // (4, 2, 1)[code]
             )
             results.append(out)
         assert np.array_equal(results[0][:rows].view(np.int32), results[1][:rows].view(np.int32))

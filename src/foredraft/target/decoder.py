@@ -53,6 +53,10 @@ class Decoder(Protocol):
         """[R, H] after the final norm -> logits [R, V]."""
         ...
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Ids [T] -> rows [T, E] of the embedding table, as the checkpoint has them; drafting heads read them."""
+        ...
+
     def truncated(self, layers: int) -> Decoder:
         """The same model with its first `layers` layers, then its own final norm and head; weights are shared."""
         ...

@@ -90,7 +90,10 @@ def _weight_format(prepared: PreparedModel, quantization: str | None, device: to
     if quantization == "int8":
         return "int8"
     if prepared.quantised and not prepared.dtype_chosen and device.type == "cpu":
-        return "int8"
+        from foredraft.target.kernels.builder import serves_processor
+
+        if serves_processor():  # elsewhere integers are no faster
+            return "int8"
     return FORMATS.get(prepared.dtype)
 
 

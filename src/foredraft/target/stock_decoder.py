@@ -79,7 +79,7 @@ class StockDecoder:
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """[R, H] after the final norm -> logits [R, V], with the scaling or capping that some families apply."""
-        logits: Tensor = self._head(hidden)
+        logits: Tensor = self._head(hidden.to(self._head.weight.dtype))
         if scale := getattr(self.config, "logit_scale", None):  # Cohere
             logits = logits * scale
         if scale := getattr(self.config, "logits_scaling", None):  # Granite
@@ -87,6 +87,12 @@ class StockDecoder:
         if cap := getattr(self.config, "final_logit_softcapping", None):  # Gemma 2
             logits = cap * torch.tanh(logits / cap)
         return logits
+
+    @torch.inference_mode()
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Ids [T] -> rows [T, E] of the embedding table, without the scaling that some families apply to them."""
+        table = self.model.get_input_embeddings()
+        return nn.functional.embedding(tokens.to(self.device), table.weight)
 
     def truncated(self, layers: int) -> StockDecoder:
         """The first `layers` layers with the final norm and head; every weight is shared."""

@@ -19,12 +19,15 @@ __all__ = [
     "I64",
     "INTS",
     "LANES",
+    "SPLIT_BF16",
+    "SPLIT_INT8",
     "call",
     "constant",
     "features",
     "load",
     "offset",
     "prefetch",
+    "serves_processor",
     "splat",
     "store",
 ]
@@ -38,6 +41,19 @@ FLOATS = ir.VectorType(F32, LANES)
 
 def features() -> dict[str, bool]:
     return dict(llvmlite.binding.get_host_cpu_features())
+
+
+def serves_processor() -> bool:
+    """Whether the compiled kernels can run here."""
+    available = features()
+    return bool(available.get("avx2") and available.get("fma"))
+
+
+SPLIT_INT8 = not features().get("avx512vnni")
+"""Without a dot product of bytes, a row's four int8 of a word are stored as 16-bit numbers 0, 2, 1, 3."""
+
+SPLIT_BF16 = not features().get("avx512bf16")
+"""Without a dot product of bfloat16 numbers, a row's are stored as float32."""
 
 
 def offset(builder: Any, address: Any, stride: Any, times: int) -> Any:

@@ -19,6 +19,7 @@ from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import scratch_bytes
+from foredraft.target.kernels.builder import SPLIT_BF16, serves_processor
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, run
 from foredraft.target.kernels.paths import lay_paths
@@ -40,10 +41,8 @@ UNIT_QUERIES = 24
 
 def refusal(shape: LlamaShape) -> str | None:
     """Why the compiled way can't run this shape here, or None."""
-    import llvmlite.binding
-
-    if not dict(llvmlite.binding.get_host_cpu_features()).get("avx512f"):
-        return "the processor has no 512-bit vectors"
+    if not serves_processor():
+        return "the processor has no AVX2 vectors"
     for name, size in (("head", shape.head_dim), ("hidden", shape.hidden), ("inner", shape.intermediate)):
         if size % 16:
             return f"{name} size {size} doesn't fill whole vectors of 16"
@@ -66,7 +65,7 @@ class CompiledWay:
         self.weight_format = weight_format
         self.device = torch.device("cpu")
         self.own_threads = True
-        self.cache_dtype = torch.float32 if weight_format == "float32" else torch.bfloat16
+        self.cache_dtype = torch.float32 if weight_format == "float32" or SPLIT_BF16 else torch.bfloat16
         self._crew = Crew(threads or torch.get_num_threads())
         self._kept: list[Tensor] = []
         self._arena, self._arena_used = (

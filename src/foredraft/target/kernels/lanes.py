@@ -21,6 +21,7 @@ from foredraft.target.kernels.builder import (
     I64,
     INTS,
     LANES,
+    SPLIT_INT8,
     call,
     constant,
     load,
@@ -131,7 +132,7 @@ narrow_exponentials = _exponentials(narrow=True)
 @intrinsic
 def quantise(typingctx: Any, source: Any, size: Any, target: Any, scale: Any, row_sum: Any, listed: Any) -> Any:
     """Levels of up to 12 bits for a float32 row: int8 low digits, and high digits (worth 256) for the few entries that
-    need one.
+    need one. Low digits are stored as 16-bit numbers where that is how rows are multiplied (`SPLIT_INT8`).
 
     The finest of five scales is taken at which no more than one entry in 64 needs a high digit, so that a row's
     outliers don't cost the others their precision. `listed` gets the number of words with a high digit, then (word
@@ -177,7 +178,14 @@ def quantise(typingctx: Any, source: Any, size: Any, target: Any, scale: Any, ro
             level = builder.fptosi(call(builder, "llvm.rint.v16f32", FLOATS, [builder.fmul(x, inverse)]), INTS)
             builder.store(builder.add(builder.load(total), level), total)
             low = builder.trunc(level, ir.VectorType(I8, LANES))
-            store(builder, low, builder.add(target, builder.shl(loop.index, ir.Constant(I64, 4))))
+            if SPLIT_INT8:
+                order = ir.Constant(INTS, [4 * word + byte for word in range(LANES // 4) for byte in (0, 2, 1, 3)])
+                low = builder.shuffle_vector(
+                    builder.sext(low, ir.VectorType(I16, LANES)),
+                    ir.Constant(ir.VectorType(I16, LANES), ir.Undefined),
+                    order,
+                )
+            store(builder, low, builder.add(target, builder.shl(loop.index, ir.Constant(I64, 5 if SPLIT_INT8 else 4))))
             high = builder.ashr(builder.add(level, constant(128)), constant(8))
             some = builder.bitcast(builder.icmp_signed("!=", high, constant(0)), I16)
             with builder.if_then(builder.icmp_unsigned("!=", some, ir.Constant(I16, 0)), likely=False):

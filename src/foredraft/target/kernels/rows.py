@@ -12,6 +12,7 @@ from math import sqrt
 
 from numba import carray, float32, int32, njit, uint32
 
+from foredraft.target.kernels.builder import SPLIT_BF16
 from foredraft.target.kernels.lanes import quantise
 from foredraft.target.kernels.layout import BFLOAT16, INT8
 from foredraft.target.kernels.memory import bits_of, float_of, floats_at, halves_at, nearest, words_at
@@ -91,8 +92,18 @@ def convert_row(weight_format, source, size, target, scale, row_sum, listed):
     """A float32 row to the product's format; int8 rows get scale, sum of levels, and list of high digits."""
     if weight_format == INT8:
         quantise(source, size, target, scale, row_sum, listed)
+    elif weight_format == BFLOAT16 and SPLIT_BF16:
+        store_rounded(source, size, target)
     else:
         store_row(source, size, target, weight_format == BFLOAT16)
+
+
+@njit
+def store_rounded(source, size, target):
+    """Copy a float32 row with every number rounded to bfloat16."""
+    x, y = carray(floats_at(source), (size,)), carray(floats_at(target), (size,))
+    for i in range(size):
+        y[i] = float_of(as_bfloat16(x[i]) << uint32(16))
 
 
 @njit

@@ -2,15 +2,19 @@
 
 A tile multiplies up to 8 rows by 16 x `width` columns, `word` by word: a word is four bytes, that is four int8, two
 bfloat16 or one float32 numbers along the reduced dimension. The order of the sum over words is fixed and the same for
-every row count, so a row's result has the same bits whichever rows share the tile. Processors without the dot-product
-instructions get the same sums from simpler ones.
+every row count, so a row's result has the same bits whichever rows share the tile.
+
+Processors without dot-product instructions multiply half words: 16-bit integers, or float32. Rows are stored that way
+(see `SPLIT_INT8`, `SPLIT_BF16`), columns are split in registers, once for all rows of a tile. Those with few registers
+compute a tile in parts.
 """
 
 # mypy: ignore-errors
 # numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import llvmlite.ir as ir
 from numba import types
@@ -24,6 +28,8 @@ from foredraft.target.kernels.builder import (
     I64,
     INTS,
     LANES,
+    SPLIT_BF16,
+    SPLIT_INT8,
     call,
     constant,
     features,
@@ -52,28 +58,41 @@ AHEAD, AHEAD_FROM = 8192, 6
 so fast that the processor's own prefetching keeps up, and the requests only cost."""
 
 
-def _step_int8(builder: Any, total: Any, row: Any, column: Any) -> Any:
+def _whole(builder: Any, column: Any) -> tuple[Any, ...]:
+    return (column,)
+
+
+def _step_dot_int8(builder: Any, total: Any, row: Any, column: Any) -> Any:
     """Four products of a signed activation and an unsigned weight (its int8 plus 128), summed exactly in 32 bits."""
-    if features().get("avx512vnni"):
-        return call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, [total, column, row])
-    for shift in range(4):  # exact as well: the sums are integers
-        weight = builder.and_(builder.lshr(column, constant(8 * shift)), constant(255))
-        activation = builder.ashr(builder.shl(row, constant(24 - 8 * shift)), constant(24))
-        total = builder.add(total, builder.mul(weight, activation))
-    return total
+    return call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, [total, column, row])
 
 
-def _step_bf16(builder: Any, total: Any, row: Any, column: Any) -> Any:
+def _split_int8(builder: Any, column: Any) -> tuple[Any, ...]:
+    """Bytes 0 and 2, then bytes 1 and 3, as 16-bit numbers."""
+    mask = constant(0x00FF00FF)
+    return builder.and_(column, mask), builder.and_(builder.lshr(column, constant(8)), mask)
+
+
+def _step_pairs(builder: Any, total: Any, row: Any, column: Any) -> Any:
+    """Two products of 16-bit integers, exactly the same sums; half a vector at a time, which any AVX2 processor can."""
+    half, narrow = ir.VectorType(I16, LANES), ir.VectorType(I32, LANES // 2)
+    parts = []
+    for lanes in (range(LANES // 2), range(LANES // 2, LANES)):
+        select = ir.Constant(narrow, list(lanes))
+        pair = [builder.bitcast(builder.shuffle_vector(word, word, select), half) for word in (row, column)]
+        parts.append(call(builder, "llvm.x86.avx2.pmadd.wd", narrow, pair))
+    joined = builder.shuffle_vector(*parts, ir.Constant(INTS, list(range(LANES))))
+    return builder.add(total, joined)
+
+
+def _step_dot_bf16(builder: Any, total: Any, row: Any, column: Any) -> Any:
     """Two products of bfloat16 numbers."""
-    if features().get("avx512bf16"):
-        return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [total, column, row])
-    for high in (False, True):
-        weight, activation = (
-            builder.bitcast(builder.and_(word, constant(-65536)) if high else builder.shl(word, constant(16)), FLOATS)
-            for word in (column, row)
-        )
-        total = call(builder, "llvm.fma.v16f32", FLOATS, [weight, activation, total])
-    return total
+    return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [total, column, row])
+
+
+def _split_bf16(builder: Any, column: Any) -> tuple[Any, ...]:
+    """The low and the high half as float32."""
+    return builder.shl(column, constant(16)), builder.and_(column, constant(-65536))
 
 
 def _step_f32(builder: Any, total: Any, row: Any, column: Any) -> Any:
@@ -82,11 +101,40 @@ def _step_f32(builder: Any, total: Any, row: Any, column: Any) -> Any:
     )
 
 
+class _Arithmetic(NamedTuple):
+    """How words are multiplied.
+
+    totals  the kind of the sums
+    split   a column's word as what `step` takes, one half after the other
+    step    adds the products of a row's half and a column's half
+    halves  into how many a row's word is stored
+    cells   vectors of sums that the registers hold beside what is multiplied; sixteen lanes take two registers of AVX2
+    """
+
+    totals: Any
+    split: Callable[[Any, Any], tuple[Any, ...]]
+    step: Callable[[Any, Any, Any, Any], Any]
+    halves: int
+    cells: int
+
+
+WIDE = bool(features().get("avx512f"))
+INT8 = _Arithmetic(INTS, _whole, _step_dot_int8, halves=1, cells=24)
+if SPLIT_INT8:
+    INT8 = _Arithmetic(INTS, _split_int8, _step_pairs, halves=2, cells=12 if WIDE else 3)
+BF16 = _Arithmetic(FLOATS, _whole, _step_dot_bf16, halves=1, cells=24)
+if SPLIT_BF16:
+    BF16 = _Arithmetic(FLOATS, _split_bf16, _step_f32, halves=2, cells=12 if WIDE else 4)
+F32 = _Arithmetic(FLOATS, _whole, _step_f32, halves=1, cells=24 if WIDE else 4)
+
+
 def _column(builder: Any, address: Any, vector: int) -> Any:
     return load(builder, builder.add(address, ir.Constant(I64, 64 * vector)), INTS)
 
 
-def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, accumulate: bool, ahead: int) -> Any:
+def _tile_function(
+    module: Any, name: str, rows: int, width: int, arithmetic: _Arithmetic, accumulate: bool, ahead: int
+) -> Any:
     """name(a, a_stride, w, w_stride, c, c_stride, words): c[rows, 16 * width] (+)= a[rows, words] . w[words, 16 *
     width], strides in bytes.
     """
@@ -95,9 +143,46 @@ def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, acc
         return module.globals[symbol]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 7), symbol)
     function.linkage = "internal"
-    a, a_stride, w, w_stride, c, c_stride, words = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    kind = INTS if step is _step_int8 else FLOATS
+    if rows * width > arithmetic.cells:
+        _compute_parts(builder, function.args, name, rows, width, arithmetic, accumulate, ahead)
+    else:
+        _compute(builder, function, rows, width, arithmetic, accumulate, ahead)
+    builder.ret_void()
+    return function
+
+
+def _compute_parts(
+    builder: Any,
+    arguments: Any,
+    name: str,
+    rows: int,
+    width: int,
+    arithmetic: _Arithmetic,
+    accumulate: bool,
+    ahead: int,
+) -> None:
+    """A tile in parts that fit the registers: 16 columns at a time, which stay in the first-level cache for all rows."""
+    a, a_stride, w, w_stride, c, c_stride, words = arguments
+    parts = -(-rows // arithmetic.cells)
+    for vector in range(width):
+        for part in range(parts):
+            first, end = rows * part // parts, rows * (part + 1) // parts
+            function = _tile_function(builder.module, name, end - first, 1, arithmetic, accumulate, ahead)
+            source, target = offset(builder, a, a_stride, first), offset(builder, c, c_stride, first)
+            side = ir.Constant(I64, 64 * vector)
+            builder.call(
+                function,
+                [source, a_stride, builder.add(w, side), w_stride, builder.add(target, side), c_stride, words],
+            )
+
+
+def _compute(
+    builder: Any, function: Any, rows: int, width: int, arithmetic: _Arithmetic, accumulate: bool, ahead: int
+) -> None:
+    """A tile whose sums stay in registers."""
+    a, a_stride, w, w_stride, c, c_stride, words = function.args
+    kind, halves = arithmetic.totals, arithmetic.halves
     cells = [(row, vector) for row in range(rows) for vector in range(width)]
     outputs = {}
     for row, vector in cells:
@@ -112,16 +197,19 @@ def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, acc
     index.add_incoming(ir.Constant(I64, 0), entry)
     at.add_incoming(w, entry)
     totals = {cell: builder.phi(kind) for cell in cells}
-    columns = [_column(builder, at, vector) for vector in range(width)]
+    columns = [arithmetic.split(builder, _column(builder, at, vector)) for vector in range(width)]
     for vector in range(width if ahead and rows >= AHEAD_FROM else 0):
         prefetch(builder, builder.add(at, ir.Constant(I64, ahead + 64 * vector)))
-    place = builder.shl(index, ir.Constant(I64, 2))
-    sums = {}
-    for row in range(rows):
-        word = splat(builder, load(builder, builder.add(row_addresses[row], place), I32), INTS)
-        for vector in range(width):
-            totals[row, vector].add_incoming(starts[row, vector], entry)
-            sums[row, vector] = step(builder, totals[row, vector], word, columns[vector])
+    place = builder.mul(index, ir.Constant(I64, 4 * halves))
+    for cell in cells:
+        totals[cell].add_incoming(starts[cell], entry)
+    sums = dict(totals)
+    for half in range(halves):
+        for row in range(rows):
+            at_half = builder.add(builder.add(row_addresses[row], place), ir.Constant(I64, 4 * half))
+            word = splat(builder, load(builder, at_half, I32), INTS)
+            for vector in range(width):
+                sums[row, vector] = arithmetic.step(builder, sums[row, vector], word, columns[vector][half])
     following = builder.add(index, ir.Constant(I64, 1))
     index.add_incoming(following, loop)
     at.add_incoming(builder.add(at, w_stride), loop)
@@ -137,16 +225,13 @@ def _tile_function(module: Any, name: str, rows: int, width: int, step: Any, acc
         outputs[cell] = (outputs[cell], result)
     for address, result in outputs.values():
         store(builder, result, address)
-    builder.ret_void()
-    return function
 
 
 def _tile(
     name: str,
     max_rows: int,
     widths: tuple[int, ...],
-    step: Any,
-    column: Any = _column,
+    arithmetic: _Arithmetic,
     accumulate: bool = False,
     ahead: int = 0,
 ) -> Any:
@@ -177,7 +262,7 @@ def _tile(
                     switch.add_case(ir.Constant(I64, 16 * width + rows), block)
                     with builder.goto_block(block):
                         builder.call(
-                            _tile_function(builder.module, name, rows, width, step, accumulate, ahead),
+                            _tile_function(builder.module, name, rows, width, arithmetic, accumulate, ahead),
                             arguments[2:],
                         )
                         builder.branch(end)
@@ -189,13 +274,22 @@ def _tile(
     return tile
 
 
-multiply_int8 = _tile("multiply_int8", 8, (3,), _step_int8, ahead=AHEAD)
-multiply_bf16 = _tile("multiply_bf16", 8, (3,), _step_bf16, ahead=AHEAD)
-multiply_f32 = _tile("multiply_f32", 8, (3,), _step_f32, ahead=AHEAD)
-score_bf16 = _tile("score_bf16", 6, (4,), _step_bf16)
-score_f32 = _tile("score_f32", 6, (4,), _step_f32)
-weigh_bf16 = _tile("weigh_bf16", 6, (1, 4), _step_bf16, accumulate=True)
-weigh_f32 = _tile("weigh_f32", 6, (1, 4), _step_f32, accumulate=True)
+multiply_int8 = _tile("multiply_int8", 8, (3,), INT8, ahead=AHEAD)
+multiply_bf16 = _tile("multiply_bf16", 8, (3,), BF16, ahead=AHEAD)
+multiply_f32 = _tile("multiply_f32", 8, (3,), F32, ahead=AHEAD)
+score_bf16 = _tile("score_bf16", 6, (4,), BF16)
+score_f32 = _tile("score_f32", 6, (4,), F32)
+weigh_bf16 = _tile("weigh_bf16", 6, (1, 4), BF16, accumulate=True)
+weigh_f32 = _tile("weigh_f32", 6, (1, 4), F32, accumulate=True)
+
+
+def _signed_halves(builder: Any, word: Any) -> tuple[Any, Any]:
+    """A word of four int8 as `_split_int8` splits a column, but signed."""
+    pairs = ir.VectorType(I16, 2 * LANES)
+    eight = ir.Constant(pairs, [8] * 2 * LANES)
+    odd = builder.bitcast(word, pairs)
+    even = builder.shl(odd, eight)
+    return tuple(builder.bitcast(builder.ashr(part, eight), INTS) for part in (even, odd))
 
 
 @intrinsic
@@ -209,9 +303,12 @@ def multiply_listed(typingctx: Any, listed: Any, count: Any, w: Any, c: Any) -> 
             pair = builder.add(listed, builder.shl(loop.index, ir.Constant(I64, 3)))
             index = builder.zext(load(builder, pair, I32), I64)
             word = splat(builder, load(builder, builder.add(pair, ir.Constant(I64, 4)), I32), INTS)
+            words = _signed_halves(builder, word) if SPLIT_INT8 else (word,)
             at = builder.add(w, builder.mul(index, ir.Constant(I64, 3 * 64)))
             for vector, total in enumerate(totals):
-                builder.store(_step_int8(builder, builder.load(total), word, _column(builder, at, vector)), total)
+                columns = INT8.split(builder, _column(builder, at, vector))
+                for half, column in zip(words, columns, strict=True):
+                    builder.store(INT8.step(builder, builder.load(total), half, column), total)
         for vector, total in enumerate(totals):
             address = builder.add(c, ir.Constant(I64, 64 * vector))
             high = builder.shl(builder.load(total), constant(8))
