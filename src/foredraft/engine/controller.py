@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from foredraft.engine.acceptance import Acceptance
+from foredraft.engine.asking import Asking
 from foredraft.engine.profiler import PassCosts
 from foredraft.errors import ConfigError
 from foredraft.tree import TokenTree
@@ -91,7 +92,8 @@ class FixedController:
         return [min(limit, *caps) if caps else limit for limit in limits]
 
     def select(self, batch: Collection[Sequence], tree: TokenTree, load: Load) -> TokenTree:
-        return tree
+        # Forced tokens (structured output) come on top of the budget, but a table is the user's word.
+        return tree.prune(self.budgets(batch, [tree.width] * len(batch), load)) if self.table else tree
 
     def observe(self, report: StepReport, tree: TokenTree) -> None:
         return None
@@ -115,17 +117,25 @@ class AutoController:
     decision: Decision | None = None
     host_ms: float = 0.5
     draft_ms_per_level: float = 0.0
+    _asking: Asking = field(init=False)
     _records: dict[int, Acceptance] = field(default_factory=dict)
     _prior: Acceptance = field(default_factory=Acceptance)
     _spent_ms: float = 0.0
     _explored_ms: float = 0.0
     _plain: bool = False
 
+    def __post_init__(self) -> None:
+        self._asking = Asking(self.explore)
+
     def budgets(self, batch: Collection[Sequence], limits: Collection[int], load: Load) -> list[int]:
-        """Everything where drafting costs nearly nothing; else the depth at which expected tokens per second peak."""
-        longest = max(limits, default=0)
-        if not longest or self.draft_ms_per_level < 0.01 * self.costs(len(batch), load.cached, len(batch)):
-            return list(limits)
+        """Where drafting costs nearly nothing, everything for the sequences that it pays for; else the depth at which
+        expected tokens per second peak.
+        """
+        plain_ms = self.costs(len(batch) + load.prompt_rows, load.cached, len(batch)) + self.host_ms
+        asked = self._asking.choose([sequence.id for sequence in batch], plain_ms / len(batch))
+        limits = [limit if sequence.id in asked else 0 for sequence, limit in zip(batch, limits, strict=True)]
+        if not any(limits) or self.draft_ms_per_level < 0.01 * plain_ms:
+            return limits
         curves = [self._record(sequence).survival(limit) for sequence, limit in zip(batch, limits, strict=True)]
         best = self._best_depth(curves, load)
         if best == 0 and self._may_explore():
@@ -164,12 +174,27 @@ class AutoController:
             if depth:
                 self._records.setdefault(sequence_id, self._fresh()).observe(depth, accepted, promise)
                 self._prior.observe(depth, accepted, promise)
+        self._asking.observe(self._saved_ms(report), report.draft_seconds * 1e3)
         self._spent_ms += milliseconds
         if self.decision is not None and self.decision.gain < 1:
             self._explored_ms += self.decision.milliseconds - self.decision.plain_milliseconds
 
     def forget(self, sequence: Sequence) -> None:
         self._records.pop(sequence.id, None)
+        self._asking.forget(sequence.id)
+
+    def _saved_ms(self, report: StepReport) -> dict[int, float]:
+        """The time of the tokens that were accepted, less what the drafts added to the pass."""
+        if self.decision is None:
+            return dict.fromkeys(report.sequence_ids, 0.0)
+        token_ms = self.decision.plain_milliseconds / report.batch
+        node_ms = (self.decision.milliseconds - self.decision.plain_milliseconds) / max(1, sum(report.drafted))
+        return {
+            sequence_id: accepted * token_ms - drafted * node_ms
+            for sequence_id, accepted, drafted in zip(
+                report.sequence_ids, report.accepted, report.drafted, strict=True
+            )
+        }
 
     def _fresh(self) -> Acceptance:
         """A new request starts where the others are."""

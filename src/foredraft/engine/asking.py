@@ -1,0 +1,55 @@
+"""For which sequences a drafter is worth asking: looking for drafts takes time even where nothing comes of it.
+
+Each sequence has a running average of the milliseconds that its drafts saved. While that is less than drafting takes,
+the sequence is asked only now and then: so seldom that the asking costs a set share of the time, often enough to notice
+when its text begins to repeat itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Asking"]
+
+MEMORY = 0.9
+LONGEST_PAUSE = 16
+"""Steps; a longer pause would save next to nothing and miss the beginning of what could be copied."""
+
+
+@dataclass
+class Asking:
+    """draft_ms is what drafting takes per sequence asked; `share` how much of a token's time may be spent on asking in
+    vain."""
+
+    share: float
+    draft_ms: float = 0.0
+    _saved: dict[int, float] = field(default_factory=dict)
+    _waited: dict[int, int] = field(default_factory=dict)
+    _asked: set[int] = field(default_factory=set)
+
+    def choose(self, sequence_ids: list[int], token_ms: float) -> set[int]:
+        """The sequences to ask this step; `token_ms` is what a token takes without drafts."""
+        pause = min(LONGEST_PAUSE, self.draft_ms / (self.share * token_ms))
+        self._asked = {sequence_id for sequence_id in sequence_ids if self._is_due(sequence_id, pause)}
+        return self._asked
+
+    def observe(self, saved_ms: dict[int, float], draft_ms: float) -> None:
+        """What the step's drafts saved for each sequence, and how long drafting took in all."""
+        if self._asked:
+            per_sequence = draft_ms / len(self._asked)
+            self.draft_ms += 0.1 * (per_sequence - self.draft_ms) if self.draft_ms else per_sequence
+        for sequence_id in self._asked & saved_ms.keys():
+            before = self._saved.get(sequence_id)
+            now = saved_ms[sequence_id]
+            self._saved[sequence_id] = now if before is None else MEMORY * before + (1 - MEMORY) * now
+
+    def forget(self, sequence_id: int) -> None:
+        self._saved.pop(sequence_id, None)
+        self._waited.pop(sequence_id, None)
+
+    def _is_due(self, sequence_id: int, pause: float) -> bool:
+        waited = self._waited.get(sequence_id, 0) + 1
+        pays = self._saved.get(sequence_id, self.draft_ms) >= self.draft_ms
+        due = pays or waited >= pause
+        self._waited[sequence_id] = 0 if due else waited
+        return due

@@ -1,0 +1,54 @@
+"""Drafters are asked where it pays, and now and then elsewhere."""
+
+from __future__ import annotations
+
+from foredraft.engine.asking import Asking
+
+
+def ask(asking: Asking, steps: int, saved: float, *, draft_ms: float = 0.5, token_ms: float = 5.0) -> int:
+    """How many of the steps asked for sequence 7, each draft of which saves `saved` milliseconds."""
+    asked = 0
+    for _ in range(steps):
+        chosen = asking.choose([7], token_ms)
+        asked += 7 in chosen
+        asking.observe({7: saved}, draft_ms if chosen else 0.0)
+    return asked
+
+
+def test_what_pays_is_always_asked() -> None:
+    assert ask(Asking(0.01), 100, saved=2.0) == 100
+
+
+def test_what_does_not_pay_is_asked_as_seldom_as_the_share_allows() -> None:
+    asked = ask(Asking(0.01), 400, saved=0.0)
+    assert 400 / 16 <= asked <= 400 / 10 + 10  # 0.5 ms of 5 is ten times the share
+    assert ask(Asking(0.01), 400, saved=0.0, draft_ms=0.01) == 400  # costs nothing to speak of
+    assert ask(Asking(0.2), 400, saved=0.0) == 400
+
+
+def test_it_notices_when_drafts_begin_to_pay_and_when_they_stop() -> None:
+    asking = Asking(0.01)
+    ask(asking, 200, saved=0.0)
+    assert ask(asking, 60, saved=10.0) >= 60 - 16
+    assert ask(asking, 400, saved=-1.0) < 60
+
+
+def test_sequences_are_judged_apart() -> None:
+    asking = Asking(0.01)
+    for _ in range(100):
+        chosen = asking.choose([1, 2], 5.0)
+        asking.observe({1: 5.0, 2: 0.0}, 0.5 * len(chosen))
+    counts = {1: 0, 2: 0}
+    for _ in range(64):
+        for sequence_id in asking.choose([1, 2], 5.0):
+            counts[sequence_id] += 1
+        asking.observe({1: 5.0, 2: 0.0}, 0.5)
+    assert counts[1] == 64
+    assert counts[2] <= 16
+
+
+def test_a_forgotten_sequence_starts_afresh() -> None:
+    asking = Asking(0.01)
+    ask(asking, 100, saved=0.0)
+    asking.forget(7)
+    assert asking.choose([7], 5.0) == {7}
