@@ -317,3 +317,13 @@ def test_small_heads_run_in_plain_torch() -> None:
     weights = {name: parameter.float() for name, parameter in model.named_parameters()}
     decoder = load_fast_decoder(model.config, weights, weights.__getitem__, weight_format="int8")
     assert type(decoder.way) is TorchWay
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_products_alone_leave_passes_as_they_were(weight_format: WeightFormat, compiled: bool) -> None:
+    decoder = lean("llama", weight_format, compiled)
+    kv = new_cache(decoder)
+    before = feed(decoder, kv, 0, 0, [3, 1, 2])
+    decoder.run_products(5)
+    assert torch.equal(feed(decoder, kv, 1, 0, [3, 1, 2]), before)

@@ -40,6 +40,8 @@ class Way(Protocol):
 
     def head(self, hidden: Tensor) -> Tensor: ...
 
+    def run_products(self, rows: int) -> None: ...
+
     def truncated(self, layers: int) -> Way: ...
 
 
@@ -90,6 +92,13 @@ class FastDecoder:
         inputs = way.forward(flat, cache, (0,)).taps
         assert inputs is not None
         return inputs[:, 0] / way.shape.embedding_scale
+
+    @torch.inference_mode()
+    def run_products(self, rows: int) -> None:
+        """Every matrix product of a pass over `rows` rows, head included, and nothing else: what passes are measured
+        against.
+        """
+        self.way.run_products(rows)
 
     def truncated(self, layers: int) -> FastDecoder:
         """The first `layers` layers with the final norm and head; every weight is shared."""

@@ -91,7 +91,7 @@ class StockDecoder:
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
         """Ids [T] -> rows [T, E] of the embedding table, without the scaling that some families apply to them."""
-        table = self.model.get_input_embeddings()
+        table: nn.Embedding = self.model.get_input_embeddings()  # type: ignore[assignment]
         return nn.functional.embedding(tokens.to(self.device), table.weight)
 
     def truncated(self, layers: int) -> StockDecoder:

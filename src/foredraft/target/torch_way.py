@@ -103,6 +103,11 @@ class TorchWay:
     def head(self, hidden: Tensor) -> Tensor:
         return self._product(hidden.to(self.dtype), self.head_weight) * self.shape.logits_scale
 
+    def run_products(self, rows: int) -> None:
+        weights = [weight for layer in self.layers for weight in layer[:4]] + [self.head_weight]
+        for weight in weights:
+            self._product(torch.ones(rows, weight.rows.shape[1], dtype=self.dtype, device=self.device), weight)
+
     def truncated(self, layers: int) -> TorchWay:
         short = copy(self)
         short.shape = self.shape.truncated(layers)

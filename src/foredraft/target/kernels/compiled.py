@@ -21,7 +21,7 @@ from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import scratch_bytes
 from foredraft.target.kernels.builder import SPLIT_BF16, serves_processor
 from foredraft.target.kernels.crew import Crew
-from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, run
+from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, multiply_stages, run
 from foredraft.target.kernels.paths import lay_paths
 from foredraft.target.kernels.sharing import STEP_BYTES
 from foredraft.target.kv_cache import KVCache
@@ -128,7 +128,7 @@ class CompiledWay:
         self._layers[:, at.TAP] = -1
         for index, tap in enumerate(tapped):
             self._layers[tap, at.TAP] = index
-        plan[at.RESIDUAL], plan[at.PROJECTS] = self._residual.data_ptr(), 0
+        plan[at.RESIDUAL], plan[at.WORK] = self._residual.data_ptr(), at.DECODE
         self._run(decode_stages(self.shape.layers))
         if not taps:
             return Hidden(last, None)
@@ -141,14 +141,23 @@ class CompiledWay:
         self._reserve(rows, 1, 1)
         logits = torch.empty((rows, self.shape.vocabulary))
         plan = self._plan
-        plan[at.ROWS], plan[at.RESIDUAL], plan[at.LOGITS], plan[at.PROJECTS] = (
+        plan[at.ROWS], plan[at.RESIDUAL], plan[at.LOGITS], plan[at.WORK] = (
             rows,
             hidden.data_ptr(),
             logits.data_ptr(),
-            1,
+            at.PROJECT,
         )
         self._run(PROJECT_STAGES)
         return logits
+
+    def run_products(self, rows: int) -> None:
+        self._reserve(rows, 1, 1)
+        self._residual[:rows] = torch.linspace(-1, 1, self.shape.hidden)
+        logits = torch.empty((rows, self.shape.vocabulary))
+        plan = self._plan
+        plan[at.ROWS], plan[at.RESIDUAL], plan[at.LOGITS] = rows, self._residual.data_ptr(), logits.data_ptr()
+        plan[at.WORK] = at.MULTIPLY
+        self._run(multiply_stages(self.shape.layers))
 
     def truncated(self, layers: int) -> CompiledWay:
         short = copy(self)

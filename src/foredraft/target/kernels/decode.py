@@ -20,7 +20,7 @@ from foredraft.target.kernels.products import ADD, GATE, STORE, product
 from foredraft.target.kernels.sharing import claim, complete
 from foredraft.target.kernels.stages import attend_unit, convert, embed, finish_row, norm_row, place_row
 
-__all__ = ["PROJECT_STAGES", "VERSION", "decode_stages", "run"]
+__all__ = ["PROJECT_STAGES", "VERSION", "decode_stages", "multiply_stages", "run"]
 
 PROJECT_STAGES = 2
 EMBED, NORM, PLACE, CONVERT, FINISH = range(5)
@@ -29,6 +29,11 @@ EMBED, NORM, PLACE, CONVERT, FINISH = range(5)
 def decode_stages(layers: int) -> int:
     """How many stages a pass through so many layers has."""
     return 2 + 10 * layers
+
+
+def multiply_stages(layers: int) -> int:
+    """How many stages the products of a pass have."""
+    return 2 + 4 * layers
 
 
 @njit
@@ -101,6 +106,27 @@ def project(rank, plan, constants, layers):
     product(plan, 1, rank, plan, at.HEAD, hidden, plan[at.VOCABULARY], STORE, factor, plan[at.LOGITS])
 
 
+@njit
+def multiply(rank, plan, constants, layers):
+    """Every product of a pass and the head's, over rubbish, and nothing between them: what a whole pass is compared
+    with.
+    """
+    hidden, inner = plan[at.HIDDEN], plan[at.INTERMEDIATE]
+    attended = plan[at.HEADS] * plan[at.HEAD_DIM]
+    width = attended + 2 * plan[at.KV_HEADS] * plan[at.HEAD_DIM]
+    shortest = min(hidden, attended, inner)
+    each_row(plan, constants, layers[0], 0, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, shortest)
+    one = float32(1.0)
+    for index in range(plan[at.LAYERS]):
+        layer, stage = layers[index], 1 + 4 * index
+        product(plan, stage, rank, layer, at.QKV, hidden, width, STORE, one, plan[at.PROJECTED])
+        product(plan, stage + 1, rank, layer, at.OUT, attended, hidden, STORE, one, plan[at.RESIDUAL])
+        product(plan, stage + 2, rank, layer, at.UP, hidden, inner, GATE, one, plan[at.INNER])
+        product(plan, stage + 3, rank, layer, at.DOWN, inner, hidden, STORE, one, plan[at.RESIDUAL])
+    last = 1 + 4 * plan[at.LAYERS]
+    product(plan, last, rank, plan, at.HEAD, hidden, plan[at.VOCABULARY], STORE, one, plan[at.LOGITS])
+
+
 def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
     """The one entry point, so that everything is compiled and loaded once.
 
@@ -112,8 +138,10 @@ def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
     def run(rank: int, plan: Any, constants: Any, layers: Any) -> None:
         if plan[at.VERSION] != version:
             return
-        if plan[at.PROJECTS]:
+        if plan[at.WORK] == at.PROJECT:
             project(rank, plan, constants, layers)
+        elif plan[at.WORK] == at.MULTIPLY:
+            multiply(rank, plan, constants, layers)
         else:
             decode(rank, plan, constants, layers)
 

@@ -11,6 +11,9 @@ __all__: list[str] = []
 INT8, BFLOAT16, FLOAT32 = 0, 1, 2
 """Weight formats; the last two are formats of the KV cache and of an embedding table as well."""
 
+DECODE, PROJECT, MULTIPLY = 0, 1, 2
+"""What a call computes: the layers, the head, or all products alone."""
+
 PANEL = 48
 """Columns of a weight matrix that are stored and computed together."""
 
@@ -65,7 +68,7 @@ KEY_BLOCK = 64
     LOGITS,  # float32 [R, V]
     STEPS,  # [stages, threads + 1] counters of a cache line each
     THREADS,
-    PROJECTS,  # 1: only the head
+    WORK,  # one of the three below
     VERSION,  # of the code that laid out the plan
     PLAN_FIELDS,
 ) = range(50)

@@ -125,7 +125,7 @@ if SPLIT_INT8:
 BF16 = _Arithmetic(FLOATS, _whole, _step_dot_bf16, halves=1, cells=24)
 if SPLIT_BF16:
     BF16 = _Arithmetic(FLOATS, _split_bf16, _step_f32, halves=2, cells=12 if WIDE else 4)
-F32 = _Arithmetic(FLOATS, _whole, _step_f32, halves=1, cells=24 if WIDE else 4)
+F32 = _Arithmetic(FLOATS, _whole, _step_f32, halves=1, cells=24 if WIDE else 6)
 
 
 def _column(builder: Any, address: Any, vector: int) -> Any:
@@ -197,19 +197,18 @@ def _compute(
     index.add_incoming(ir.Constant(I64, 0), entry)
     at.add_incoming(w, entry)
     totals = {cell: builder.phi(kind) for cell in cells}
-    columns = [arithmetic.split(builder, _column(builder, at, vector)) for vector in range(width)]
     for vector in range(width if ahead and rows >= AHEAD_FROM else 0):
         prefetch(builder, builder.add(at, ir.Constant(I64, ahead + 64 * vector)))
     place = builder.mul(index, ir.Constant(I64, 4 * halves))
     for cell in cells:
         totals[cell].add_incoming(starts[cell], entry)
     sums = dict(totals)
-    for half in range(halves):
-        for row in range(rows):
-            at_half = builder.add(builder.add(row_addresses[row], place), ir.Constant(I64, 4 * half))
-            word = splat(builder, load(builder, at_half, I32), INTS)
-            for vector in range(width):
-                sums[row, vector] = arithmetic.step(builder, sums[row, vector], word, columns[vector][half])
+    for vector in range(width):
+        for half, column in enumerate(arithmetic.split(builder, _column(builder, at, vector))):
+            for row in range(rows):
+                at_half = builder.add(builder.add(row_addresses[row], place), ir.Constant(I64, 4 * half))
+                word = splat(builder, load(builder, at_half, I32), INTS)
+                sums[row, vector] = arithmetic.step(builder, sums[row, vector], word, column)
     following = builder.add(index, ir.Constant(I64, 1))
     index.add_incoming(following, loop)
     at.add_incoming(builder.add(at, w_stride), loop)
