@@ -1,9 +1,8 @@
 """How many draft nodes to verify: as many as pay, none if none do.
 
 One decision a step for all sequences together. Every draft node has a probability of being accepted; a pass over more
-rows takes longer, by the measured costs. Nodes are taken in order of their probability, over all sequences, and of all
-counts (0 is one of them) the one with the most expected tokens per second wins. Tree shape and depth follow from the
-same rule, since a child is never likelier than its parent.
+rows takes longer, by the measured costs. Of all numbers of nodes (0 is one of them) the best wins; see `selection`.
+Tree shape and depth follow from the same rule, since a child is never likelier than its parent.
 
 The decision is made twice. `budgets` limits what is drafted, from each request's record, as drafting itself may cost;
 `select` then looks at the actual drafts, which are now free, and keeps those worth verifying. Neither can change what
@@ -20,6 +19,7 @@ from typing import NamedTuple, Protocol
 from foredraft.engine.acceptance import Acceptance
 from foredraft.engine.asking import Asking
 from foredraft.engine.profiler import PassCosts
+from foredraft.engine.selection import GOODPUT, Objective, Selection, best_nodes, likeliest
 from foredraft.errors import ConfigError
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence, StepReport
@@ -109,11 +109,13 @@ class AutoController:
     costs       milliseconds of a pass
     hysteresis  a change between plain and speculative decoding must promise this much more
     explore     share of the time that may go to drafts which are not expected to pay, to notice when they would
+    objective   what is maximised
     """
 
     costs: PassCosts
     hysteresis: float = 0.02
     explore: float = 0.01
+    objective: Objective = GOODPUT
     decision: Decision | None = None
     host_ms: float = 0.5
     draft_ms_per_level: float = 0.0
@@ -148,14 +150,12 @@ class AutoController:
             self.decision = None
             return tree
         rows = self._probabilities(batch, tree)
-        ranking = sorted((-value, row, node) for row, values in enumerate(rows) for node, value in enumerate(values))
-        count = self._best_count([-value for value, _, _ in ranking], len(batch), load)
+        drafted = sum(map(len, rows))
+        kept, count = self._choose(rows, load)
         if count == 0 and self._doubtful(batch, tree) and self._may_explore():
-            count = self._explore(min(len(batch), len(ranking)), load)
-        kept: list[list[int]] = [[] for _ in rows]
-        for _, row, node in ranking[:count]:
-            kept[row].append(node)
-        return tree.subtree(kept) if count < len(ranking) else tree
+            count = self._explore(min(len(batch), drafted), load)
+            kept = likeliest(rows, count)
+        return tree.subtree(kept) if count < drafted else tree
 
     def observe(self, report: StepReport, tree: TokenTree) -> None:
         """Learn acceptance per request, pass times and overheads."""
@@ -191,9 +191,7 @@ class AutoController:
         node_ms = (self.decision.milliseconds - self.decision.plain_milliseconds) / max(1, sum(report.drafted))
         return {
             sequence_id: accepted * token_ms - drafted * node_ms
-            for sequence_id, accepted, drafted in zip(
-                report.sequence_ids, report.accepted, report.drafted, strict=True
-            )
+            for sequence_id, accepted, drafted in zip(report.sequence_ids, report.accepted, report.drafted, strict=True)
         }
 
     def _fresh(self) -> Acceptance:
@@ -216,25 +214,25 @@ class AutoController:
             rows.append([curve[depth - 1] for depth in depths[:size]])
         return rows
 
-    def _best_count(self, probabilities: list[float], batch: int, load: Load) -> int:
-        """How many of the nodes, likeliest first, give the highest expected tokens per second."""
+    def _choose(self, rows: list[list[float]], load: Load) -> tuple[list[list[int]], int]:
+        """The nodes to verify, by sequence and in all: what the objective prefers, none unless that beats decoding
+        plainly.
+        """
+        batch = len(rows)
         width = batch + load.prompt_rows
-        plain_ms = self.costs(width, load.cached, batch) + self.host_ms
-        plain_rate = batch / plain_ms
-        best, best_tokens, best_ms, best_rate = 0, float(batch), plain_ms, plain_rate
-        tokens = float(batch)
-        for count, probability in enumerate(probabilities, start=1):
-            tokens += probability
-            milliseconds = self.costs(width + count, load.cached, batch) + self.host_ms
-            if tokens / milliseconds > best_rate:
-                best, best_tokens, best_ms, best_rate = count, tokens, milliseconds, tokens / milliseconds
-        needed = 1 + (self.hysteresis if self._plain else 0.0)
-        if best_rate < plain_rate * needed:
-            best, best_tokens, best_ms = 0, float(batch), plain_ms
-        self._plain = best == 0
-        self.decision = Decision(best, best_tokens, best_ms, float(batch), plain_ms)
-        logger.debug("verify %d nodes: %s", best, self.decision)
-        return best
+
+        def step_ms(nodes: int) -> float:
+            return self.costs(width + nodes, load.cached, batch) + self.host_ms
+
+        chosen = best_nodes(rows, step_ms, self.objective)
+        plain_ms = step_ms(0)
+        needed = 1 + (self.hysteresis if self._plain and self.objective.floor is None else 0.0)
+        if chosen.tokens / chosen.milliseconds < batch / plain_ms * needed and self.objective.floor is None:
+            chosen = Selection([[] for _ in rows], 0, float(batch), plain_ms)
+        self._plain = chosen.nodes == 0
+        self.decision = Decision(chosen.nodes, chosen.tokens, chosen.milliseconds, float(batch), plain_ms)
+        logger.debug("verify %d nodes: %s", chosen.nodes, self.decision)
+        return chosen.kept, chosen.nodes
 
     def _best_depth(self, curves: list[list[float]], load: Load) -> int:
         """The depth at which a chain for every sequence gives the highest expected tokens per second."""

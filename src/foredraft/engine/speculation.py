@@ -1,7 +1,7 @@
 """From a `speculative_config` to what the engine runs: a drafter, its most draft tokens, and who decides how many.
 
-Two keys concern the engine rather than the drafter: `controller` ("auto" measures, "off" always drafts the full length)
-and vLLM's `num_speculative_tokens_per_batch_size`, a fixed table.
+Three keys concern the engine rather than the drafter: `controller` ("auto" measures, "off" always drafts the full
+length), its `objective`, and vLLM's `num_speculative_tokens_per_batch_size`, a fixed table.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from foredraft.engine.controller import AutoController, Controller, FixedControl
 from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, OpenedTarget
 from foredraft.engine.profiler import PassCosts, load_profile, measure_passes, profile_path, save_profile
+from foredraft.engine.selection import GOODPUT, Objective, parse_objective
 from foredraft.errors import ConfigError
 from foredraft.target.target import Target
 
 __all__ = ["PLAIN", "SpeculationPlan", "build_engine", "open_costs", "parse_speculation"]
 
 CONTROLLER = "controller"
+OBJECTIVE = "objective"
 TABLE = "num_speculative_tokens_per_batch_size"
 
 
@@ -33,10 +35,13 @@ class SpeculationPlan(NamedTuple):
     num_speculative_tokens: int
     measured: bool
     table: tuple[tuple[int, int, int], ...] = ()
+    objective: Objective = GOODPUT
 
     def controller(self, target: Target) -> Controller:
         """Measures pass costs first if nobody has on this machine, model and format."""
-        return AutoController(open_costs(target)) if self.measured else FixedController(self.table)
+        if not self.measured:
+            return FixedController(self.table)
+        return AutoController(open_costs(target), objective=self.objective)
 
 
 PLAIN = SpeculationPlan("off", None, 0, measured=False)
@@ -46,10 +51,16 @@ def parse_speculation(config: Mapping[str, object] | None) -> SpeculationPlan:
     """Check a config before anything is loaded; None is plain decoding. Raises ConfigError."""
     if config is None:
         return PLAIN
-    rest = {key: value for key, value in config.items() if key not in (CONTROLLER, TABLE)}
+    rest = {key: value for key, value in config.items() if key not in (CONTROLLER, OBJECTIVE, TABLE)}
     control, table = config.get(CONTROLLER, "auto"), config.get(TABLE)
     if control not in ("auto", "off"):
         raise ConfigError(f"controller is {control!r}; give 'auto' (measured) or 'off' (always the full draft length).")
+    objective = parse_objective(config.get(OBJECTIVE))
+    if objective != GOODPUT and (control == "off" or table is not None):
+        raise ConfigError(
+            f"objective is {config[OBJECTIVE]!r}, but nothing is decided here: a controller that is off or follows a "
+            "table has no objective; leave one of them out."
+        )
     speculation = build_drafter(rest)
     if speculation is None:
         return PLAIN
@@ -59,6 +70,7 @@ def parse_speculation(config: Mapping[str, object] | None) -> SpeculationPlan:
         speculation.num_speculative_tokens,
         measured=control == "auto" and table is None,
         table=parse_table(table) if table is not None else (),
+        objective=objective,
     )
 
 
