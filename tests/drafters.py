@@ -12,6 +12,7 @@ from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 
 from models import EOS, VOCAB
+from tiny_heads import head_folder
 
 from foredraft.drafters.base import BaseDrafter, Drafter, Features
 from foredraft.drafters.methods import METHODS, build_drafter
@@ -184,7 +185,13 @@ ADVERSARIES: dict[str, type[Adversary]] = {
     kind.__name__: kind
     for kind in (Empty, Oracle, Liar, Flaky, RandomTree, Thicket, Twins, Edge, Glutton, EndEverywhere)
 }
-CONFIGURATIONS: dict[str, dict[str, object]] = {"draft_model": {"model": "target:1"}}
+TREE = {"depth": 4, "top_k": 3, "nodes": 6}
+CONFIGURATIONS: dict[str, Callable[[], dict[str, object]]] = {
+    "draft_model": lambda: {"model": "target:1"},
+    "eagle": lambda: {"model": head_folder("eagle"), "draft_min_token_prob": 0.0},
+    "eagle3": lambda: {"model": head_folder("eagle3"), "draft_min_token_prob": 0.0, "tree": TREE},
+    "medusa": lambda: {"model": head_folder("medusa"), "draft_min_token_prob": 0.0, "tree": TREE},
+}
 """What a method needs to be built, besides its name."""
 
 
@@ -195,7 +202,8 @@ def method_names() -> list[str]:
 
 def build_method(name: str) -> Drafter:
     """A new drafter of that method."""
-    speculation = build_drafter({"method": name, "num_speculative_tokens": 6, **CONFIGURATIONS.get(name, {})})
+    needed = CONFIGURATIONS.get(name, dict)()
+    speculation = build_drafter({"method": name, "num_speculative_tokens": 6, **needed})
     assert speculation is not None
     return speculation.drafter
 

@@ -133,6 +133,9 @@ class ScriptedDecoder:
         following = torch.tensor([self.script[position + 1] for position in hidden[:, 0].long().tolist()])
         return -((torch.arange(self.vocab_size) - following.unsqueeze(1)) % self.vocab_size).double()
 
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.double().unsqueeze(1)
+
     def truncated(self, layers: int) -> ScriptedDecoder:
         return self
 

@@ -2,7 +2,7 @@
 
 Each row of logits belongs to a node of a draft tree (or to its root), and every processor works on that node's own
 path: the committed tokens followed by the draft tokens down to the node. Order, names and meaning of the processors are
-vLLM's: min_tokens, logit bias, penalties, temperature, min-p, top-k, top-p.
+vLLM's: structured output, min_tokens, logit bias, penalties, temperature, min-p, top-k, top-p.
 
 `pick` adds the request's noise and takes the best token. Greedy decoding is the same code without noise. No pick
 depends on which drafts are in the tree, only on the row's own path, which is what makes speculation exact.
@@ -15,6 +15,7 @@ from collections.abc import Sequence as Collection
 from dataclasses import dataclass
 from itertools import chain, islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,8 +99,9 @@ def process(logits: Tensor, rows: Rows) -> Tensor:
     """Apply the request's processors: [n, V] -> [n, V] float32 (float64 stays), -inf for excluded tokens."""
     params = rows.sequence.params
     scores = logits if logits.dtype == torch.float64 else logits.float()
-    if _edits(rows):
+    if _edited(rows.sequence):
         scores = scores.clone()
+        _constrain(scores, rows)
         _forbid_early_stop(scores, rows)
         if params.logit_bias:
             tokens = torch.tensor(list(params.logit_bias), device=scores.device)
@@ -139,13 +141,37 @@ def _adjacent(rows: Collection[Rows]) -> list[list[Rows]]:
 
 
 def _unprocessed(sequence: Sequence) -> bool:
+    return sequence.params.greedy and not _edited(sequence)
+
+
+def _edited(sequence: Sequence) -> bool:
+    """Whether single tokens' logits are changed, which even greedy decoding must do."""
     params = sequence.params
-    return params.greedy and not (params.logit_bias or params.penalised or sequence.output_length < params.min_tokens)
+    return bool(
+        params.logit_bias
+        or params.penalised
+        or sequence.constraint is not None
+        or sequence.output_length < params.min_tokens
+    )
 
 
-def _edits(rows: Rows) -> bool:
-    params = rows.sequence.params
-    return bool(params.logit_bias or params.penalised or rows.sequence.output_length < params.min_tokens)
+def _constrain(scores: Tensor, rows: Rows) -> None:
+    """Structured output: each row may pick only what the form allows after its path.
+
+    Rows without a mask keep all scores: no pick of theirs is ever emitted, since their path is not allowed or the text
+    ends with it (requests.py).
+    """
+    constraint = rows.sequence.constraint
+    if constraint is None:
+        return
+    masks = constraint.masks(rows.sequence.tokens, rows.paths)
+    masked = [(row, mask) for row, mask in enumerate(masks) if mask is not None]
+    if masked:
+        at, bits = zip(*masked, strict=True)
+        packed = np.frombuffer(b"".join(bits), dtype=np.uint8).reshape(len(at), -1)
+        allowed = np.unpackbits(packed, axis=1, count=scores.shape[1], bitorder="little").view(np.bool_)
+        index = torch.tensor(at, device=scores.device)
+        scores[index] = scores[index].masked_fill(~torch.from_numpy(allowed).to(scores.device), -torch.inf)
 
 
 def _forbid_early_stop(scores: Tensor, rows: Rows) -> None:

@@ -1,20 +1,32 @@
 """The nouns that every layer shares. Imports no torch.
 
 `SamplingParams` is what a caller asks for, `Sequence` is one choice being decoded, `StepReport` is what one engine step
-measured. Names and defaults of `SamplingParams` are vLLM's.
+measured. Names and defaults of `SamplingParams` are vLLM's. `StructuredOutput` is a wish for text of a given form;
+`Constraint` is what the engine makes of it for one sequence.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType
+from typing import Protocol
 
 from foredraft.errors import ConfigError
 
-__all__ = ["Batch", "Chunk", "FinishReason", "SamplingParams", "Sequence", "StepReport"]
+__all__ = [
+    "Batch",
+    "Chunk",
+    "Constraint",
+    "FinishReason",
+    "SamplingParams",
+    "Sequence",
+    "StepReport",
+    "StructuredOutput",
+]
 
 MAX_STOP_STRINGS = 64
 LOWEST_TEMPERATURE = 1e-5  # vLLM's bound: below it, logits divided by the temperature could overflow
@@ -28,6 +40,63 @@ class FinishReason(StrEnum):
     ABORT = "abort"
 
 
+class StructureKind(StrEnum):
+    """The ways to describe a form of text; the names are those of vLLM's structured outputs."""
+
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    GRAMMAR = "grammar"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutput:
+    """The form that an answer must have.
+
+    kind  "json_object" (any, without a text), "json_schema", "regex", "grammar" (Lark or GBNF) or "choice"
+    text  the schema as JSON, the regular expression, the grammar, or the choices as a JSON list of strings
+
+    Raises ConfigError for another kind. Whether the text makes sense is found out when a request comes with it.
+    """
+
+    kind: str
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in list(StructureKind):
+            raise ConfigError(f"The structured output's kind is {self.kind!r}; give one of {', '.join(StructureKind)}.")
+        if not isinstance(self.text, str):
+            raise ConfigError(f"The {self.kind} is {self.text!r}; give it as a text.")
+
+    @classmethod
+    def one_of(cls, choices: Collection[str]) -> StructuredOutput:
+        """The answer is one of these texts."""
+        return cls(StructureKind.CHOICE, json.dumps(list(choices)))
+
+
+class Constraint(Protocol):
+    """Which tokens the form of a sequence's answer allows. Its state is a function of the committed tokens alone, so
+    that questions about drafts, in any order, change no later answer.
+
+    `tokens` is always the sequence's own list, prompt included; a path is what a draft adds to it.
+    """
+
+    def masks(self, tokens: list[int], paths: Collection[tuple[int, ...]]) -> list[bytes | None]:
+        """What may come after each path: a bit per token, lowest bit first. None where nothing may, or where the path
+        itself is not allowed.
+        """
+        ...
+
+    def forced(self, tokens: list[int], limit: int) -> list[int]:
+        """The only possible continuation, at most `limit` tokens; empty where there is a choice."""
+        ...
+
+    def dead_end(self, tokens: list[int]) -> str | None:
+        """Why nothing may come after `tokens[:]`; None if something may. "" means that the form is complete."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to choose the tokens of one request.
@@ -36,7 +105,8 @@ class SamplingParams:
     random seed, which the result reports. `max_tokens` None means as many as the model's context holds. `logprobs` k
     returns the raw log-probabilities of the emitted token and of the k most likely ones. `speculative` False decodes
     this request plainly; `num_speculative_tokens` caps its draft nodes per step. `prediction` is a text the caller
-    expects as the answer (OpenAI's Predicted Outputs). Raises ConfigError, naming the value and the allowed range.
+    expects as the answer (OpenAI's Predicted Outputs). `structured` is the form that the answer must have. Raises
+    ConfigError, naming the value and the allowed range.
     """
 
     n: int = 1
@@ -60,6 +130,7 @@ class SamplingParams:
     speculative: bool = True
     num_speculative_tokens: int | None = None
     prediction: str | None = None
+    structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -143,6 +214,7 @@ class Sequence:
     prompt_tokens_cached: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    constraint: Constraint | None = None
 
     @property
     def output(self) -> list[int]:

@@ -49,7 +49,7 @@ def refusal(config: dict[str, Any], kind: type[Exception] = ConfigError) -> str:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_built_by_name(method: str) -> None:
-    config = {"model": "target:1"} if method == "draft_model" else {}
+    config = {"model": "target:1"} if method in ("draft_model", "eagle", "eagle3", "medusa") else {}
     built = build_drafter({"method": method, **config})
     assert built is not None
     assert built.method == method
@@ -126,8 +126,9 @@ def test_options_of_vllm_without_meaning_here_say_why(key: str) -> None:
     assert f"{key!r} is a vLLM option that this engine has no use for" in refusal({"method": "ngram", key: 1})
 
 
-def test_a_missing_model_is_named() -> None:
-    assert "needs model" in refusal({"method": "draft_model"})
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "medusa"])
+def test_a_missing_model_is_named(method: str) -> None:
+    assert "needs model" in refusal({"method": method})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foredraft.cli import bench_options, options
+from foredraft.cli.bench_serve import serve
 from foredraft.cli.sections import SectionedCommand
 from foredraft.cli.starting import starting
 from foredraft.errors import ConfigError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from foredraft.bench.micro_cells import MicroCell
     from foredraft.bench.offline import Plan, Progress
 
-__all__ = ["app"]
+__all__ = ["app", "chosen_prompts", "progress_bar"]
 
 UNLIMITED = 10_000  # columns, more than any table has
 
@@ -68,7 +69,7 @@ def offline(
     from foredraft.bench.workloads import encode
     from foredraft.engine.open_target import EngineArgs, open_target
 
-    prompts = _prompts(workload, dataset, category, num_prompts)
+    prompts = chosen_prompts(workload, dataset, category, num_prompts)
     names = method or ([] if speculative_config else ["auto"])
     methods = methods_from(names, speculative_config or [], num_speculative_tokens=spec_tokens, predict=predict)
     plan = Plan(methods, temperature or [0.0], _numbers("concurrency", concurrency or ["1"]), max_tokens, repeat)
@@ -94,7 +95,7 @@ def offline(
     target = opener.opened.target
     encoded = encode(prompts, target, max_tokens=max_tokens)
     references = {f"transformers {reference}": TransformersReference(args, reference)} if reference else {}
-    with _progress() as progress:
+    with progress_bar() as progress:
         cells = measure_offline(target, opener, encoded, plan, references=references, progress=progress)
     if json:
         settings = _settings(dataset, len(prompts), plan)
@@ -153,7 +154,7 @@ def sweep(
     from foredraft.bench.workloads import encode
     from foredraft.engine.open_target import EngineArgs, open_target
 
-    prompts = _prompts(workload, dataset, category, num_prompts)
+    prompts = chosen_prompts(workload, dataset, category, num_prompts)
     chosen = sweep_methods([name.strip() for name in methods.split(",")], drafter=spec_method)
     plan = Plan(chosen, temperature or [0.0], _numbers("concurrency", [concurrency]), max_tokens, repeat)
     args = EngineArgs(
@@ -173,7 +174,7 @@ def sweep(
         opener = EngineOpener(open_target(args), args)
     target = opener.opened.target
     encoded = join_workloads(encode(prompts, target, max_tokens=max_tokens))
-    with _progress() as progress:
+    with progress_bar() as progress:
         cells = measure_offline(target, opener, encoded, plan, progress=progress)
     summary = summarise(cells)
     if plot is not None:
@@ -232,7 +233,7 @@ def micro(
     with starting(model, offline=offline):
         target = open_target(args).target
     cells: list[MicroCell] = []
-    with _progress() as progress:
+    with progress_bar() as progress:
         cells += measure_micro(target, plan, progress=lambda what: progress(0, 0, what))
         cells += measure_startup(args, plan, progress=lambda what: progress(0, 0, what))
     if json:
@@ -241,9 +242,13 @@ def micro(
         _print_tables(micro_tables(cells))
 
 
-def _prompts(
+app.command(cls=SectionedCommand)(serve)
+
+
+def chosen_prompts(
     workloads: list[str] | None, dataset: Path | None, categories: list[str] | None, num_prompts: int | None
 ) -> list[BenchPrompt]:
+    """Those of the package or of a file, as the flags say."""
     from foredraft.bench.datasets import read_dataset
     from foredraft.bench.workloads import WORKLOADS, choose, own_prompts
 
@@ -285,7 +290,7 @@ def _print_tables(tables: list[Table], compact: Table | None = None) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def progress_bar() -> Iterator[Progress]:
     """A bar on stderr, nothing where that is no terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total, what: None

@@ -41,7 +41,11 @@ SUBCOMMANDS = {
     "demo": Subcommand("foredraft.cli.demo", "demo", "Decode three prompts plainly and by speculation, and compare."),
     "generate": Subcommand("foredraft.cli.generate", "generate", "Answer or complete one prompt."),
     "chat": Subcommand("foredraft.cli.chat", "chat", "Talk with a model in the terminal."),
+    "serve": Subcommand("foredraft.cli.serve", "serve", "Serve a model over OpenAI's API."),
     "bench": Subcommand("foredraft.cli.bench", "app", "Measure speed, acceptance, time split and memory."),
+    "train": Subcommand("foredraft.cli.train", "app", "Train a drafter for a model, with data it makes itself."),
+    "inspect": Subcommand("foredraft.cli.inspect", "inspect", "Say what a drafting head is and how it is read."),
+    "export": Subcommand("foredraft.cli.export", "export", "Write a drafting head in another format."),
     "plan": Subcommand("foredraft.cli.plan", "plan", "Work out what speculation can gain, from a few numbers."),
     "doctor": Subcommand("foredraft.cli.doctor", "doctor", "Check this machine: speed of a pass, and how exact it is."),
 }

@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 
 from foredraft.drafters.base import Drafter
 from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.drafters.eagle import Eagle3Drafter, EagleDrafter
+from foredraft.drafters.head_method import method_of
 from foredraft.drafters.hybrid import HybridDrafter
 from foredraft.drafters.lookahead import LookaheadDrafter
+from foredraft.drafters.medusa import MedusaDrafter
 from foredraft.drafters.ngram import NgramDrafter
 from foredraft.drafters.prediction import PredictionDrafter
 from foredraft.drafters.recycling import RecyclingDrafter
@@ -34,8 +37,11 @@ JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {"int": int, "float": (int, 
 METHODS: Mapping[str, type[Any]] = {
     "auto": HybridDrafter,
     "draft_model": DraftModelDrafter,
+    "eagle": EagleDrafter,
+    "eagle3": Eagle3Drafter,
     "hybrid": HybridDrafter,
     "lookahead": LookaheadDrafter,
+    "medusa": MedusaDrafter,
     "ngram": NgramDrafter,
     "prediction": PredictionDrafter,
     "recycling": RecyclingDrafter,
@@ -71,11 +77,11 @@ class Speculation(NamedTuple):
 def build_drafter(config: Mapping[str, object]) -> Speculation | None:
     """The drafter that a `speculative_config` describes; None for method "off".
 
-    Without a method, a given `model` means "draft_model", and nothing means "auto". `drafters` of a hybrid is a list of
-    such configs. Raises ConfigError for an unknown method, key or value, naming the known ones, and LoadError for a
-    drafter of another package that can't be imported.
+    Without a method, a given `model` means "draft_model", unless it is a drafting head, and nothing means "auto".
+    `drafters` of a hybrid is a list of such configs. Raises ConfigError for an unknown method, key or value, naming the
+    known ones, and LoadError for a drafter of another package that can't be imported or a head that can't be read.
     """
-    method = config.get("method") or ("draft_model" if config.get("model") else "auto")
+    method = config.get("method") or _method_of_model(config)
     if method == OFF:
         return None
     drafter_class = _find(method)
@@ -90,6 +96,14 @@ def build_drafter(config: Mapping[str, object]) -> Speculation | None:
         raise ConfigError(f"Method {method!r} needs {' and '.join(missing)}; add it to the speculative config.")
     drafter = drafter_class(**values)
     return Speculation(str(method), drafter, _length(config, drafter))
+
+
+def _method_of_model(config: Mapping[str, object]) -> str:
+    model, revision = config.get("model"), config.get("revision")
+    if not isinstance(model, str) or not model:
+        return "auto" if not model else "draft_model"
+    revision = revision if isinstance(revision, str) else None
+    return method_of(model, revision=revision, allow_pickle=config.get("allow_pickle") is True) or "draft_model"
 
 
 def _find(method: object) -> type[Any]:

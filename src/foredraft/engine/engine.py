@@ -8,6 +8,7 @@ requests may be added or aborted.
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import time
 from collections.abc import Sequence as Collection
@@ -17,10 +18,12 @@ from torch import Tensor
 
 from foredraft.drafters.base import Drafter, Features
 from foredraft.engine.controller import Controller, FixedController, Load
+from foredraft.engine.forced_drafts import with_forced
 from foredraft.engine.logprobs import emitted_logprobs
 from foredraft.engine.outputs import Delta, Logprob
 from foredraft.engine.requests import Choice, Request, check_request
 from foredraft.engine.scheduler import Scheduler
+from foredraft.engine.structured import Grammars
 from foredraft.errors import RequestError
 from foredraft.sampling import pick, rows_of
 from foredraft.target.target import Target, TargetOutput
@@ -30,6 +33,8 @@ from foredraft.types import Batch, SamplingParams, Sequence, StepReport
 from foredraft.verify import Verdict, verify
 
 __all__ = ["Engine"]
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -71,6 +76,7 @@ class Engine:
             on_leave=self._left,
         )
         self.report = StepReport("off", 0, 0, 0, 0)
+        self._grammars = Grammars(target)
         self._requests: dict[str, Request] = {}
         self._choices: dict[int, Choice] = {}
         self._ids = itertools.count()
@@ -99,11 +105,20 @@ class Engine:
             raise RequestError(
                 f"A request with the id {request_id!r} is being decoded already; give another id or none."
             )
+        constraints = [self._grammars.open(params, len(tokens)) for _ in range(params.n)]
         request = Request(request_id or f"request-{next(self._ids)}", text, tokens, params)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         for choice in range(params.n):
             sequence = Sequence(
-                next(self._ids), params, list(tokens), len(tokens), seed, choice, request.id, tuple(prediction)
+                next(self._ids),
+                params,
+                list(tokens),
+                len(tokens),
+                seed,
+                choice,
+                request.id,
+                tuple(prediction),
+                constraint=constraints[choice],
             )
             request.add_choice(sequence, self.target, self._draft_limit(params))
             self._choices[sequence.id] = request.choices[-1]
@@ -118,6 +133,33 @@ class Engine:
         for choice in open_choices:
             self._close(choice.sequence)
         return [choice.abort() for choice in open_choices]
+
+    def drop_running(self) -> list[str]:
+        """After `step` raised: throw out every request it may have touched, and what the cache holds of them.
+
+        Returns their ids. Requests of which no choice was running stay, and decoding can go on with them.
+        """
+        dropped = list(self.scheduler.running)
+        for sequence in dropped:
+            slot = sequence.slot
+            try:
+                self.scheduler.remove(sequence)
+            except Exception:  # the drafter's own `end` failed, too; the slot is free all the same
+                logger.exception("The drafter failed to let go of a sequence")
+                if slot is not None and sequence.slot is not None:
+                    self.target.cache.release(slot)
+                    sequence.slot = None
+            if slot is not None:
+                self.target.cache.truncate(slot, 0)
+            self._choices.pop(sequence.id, None)
+            self.controller.forget(sequence)
+        ids = list(dict.fromkeys(sequence.request_id for sequence in dropped))
+        for request_id in ids:
+            request = self._requests.pop(request_id, None)
+            for choice in request.choices if request else ():
+                self.scheduler.remove(choice.sequence)  # those that were waiting
+                self._choices.pop(choice.sequence.id, None)
+        return ids
 
     @torch.inference_mode()
     def step(self) -> list[Delta]:
@@ -193,10 +235,11 @@ class Engine:
             prompt_rows=sum(chunk.count for chunk in batch.chunks) - len(sequences),
             cached=sum(chunk.sequence.cached for chunk in batch.chunks),
         )
-        budget = self.controller.budgets(sequences, [self._limit(sequence) for sequence in sequences], load)
+        limits = [self._limit(sequence) for sequence in sequences]
+        budget = self.controller.budgets(sequences, limits, load)
         tree = self.drafter.propose(sequences, budget).prune(budget)
         tree.validate(len(sequences), self.target.vocab_size)
-        return self.controller.select(sequences, tree, load)
+        return self.controller.select(sequences, with_forced(tree, sequences, limits), load)
 
     def _commit(
         self, batch: Batch, tree: TokenTree, picks: Tensor, verdict: Verdict, output: TargetOutput

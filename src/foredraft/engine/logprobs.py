@@ -4,6 +4,7 @@ default.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Collection
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -15,7 +16,7 @@ from foredraft.verify import Verdict
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["emitted_logprobs"]
+__all__ = ["emitted_logprobs", "token_logprobs"]
 
 
 def emitted_logprobs(
@@ -40,6 +41,14 @@ def emitted_logprobs(
             result.append([_with_text(entry, tokenizer) for entry in entries])
         first += len(part.paths)
     return result
+
+
+def token_logprobs(
+    logits: Tensor, tokens: Collection[int], count: int, tokenizer: PreTrainedTokenizerBase | None = None
+) -> list[dict[int, Logprob]]:
+    """The entry of tokens[i] in row i of logits [n, V], with the `count` most likely ones."""
+    values = raw_logprobs(logits)
+    return [_with_text(_entry(values[row], token, count), tokenizer) for row, token in enumerate(tokens)]
 
 
 def _entry(values: Tensor, token: int, count: int) -> dict[int, Logprob]:

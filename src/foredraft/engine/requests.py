@@ -38,6 +38,8 @@ class Choice:
         sequence, output = self.sequence, self.output
         first = len(output.token_ids)
         for index, token in enumerate(tokens):
+            if self._at_dead_end():
+                break
             sequence.tokens.append(token)
             output.token_ids.append(token)
             output.drafted.append(index < accepted)
@@ -68,6 +70,19 @@ class Choice:
         elif sequence.remaining == 0 or len(sequence.tokens) >= max_length:
             sequence.finish_reason = FinishReason.LENGTH
         return sequence.finish_reason is not None
+
+    def _at_dead_end(self) -> bool:
+        """Structured output: whether no token may follow what is committed, so that the pick there means nothing.
+
+        The form is complete but no end token may say so (ignore_eos, min_tokens), or the text can't become complete.
+        """
+        sequence = self.sequence
+        trouble = sequence.constraint.dead_end(sequence.tokens) if sequence.constraint is not None else None
+        if trouble is None:
+            return False
+        sequence.finish_reason = FinishReason.ABORT if trouble else FinishReason.STOP
+        sequence.stop_reason = f"structured output: {trouble or 'complete'}"
+        return True
 
     def _delta(self, first: int) -> Delta:
         output = self.output

@@ -1,0 +1,260 @@
+"""The keys and values of an EAGLE head, and the rows that are still to be read.
+
+Row t of a sequence reads the embedding of its token t + 1 and the target's feature of position t. Such rows are stable:
+they are computed from the target's own features, once, after the target has committed them, so nothing that a draft
+left behind survives it. Features wait until somebody drafts, or until too many do; then all sequences catch up in one
+pass. Draft nodes are written behind the stable rows and never kept.
+
+A slot's entries are named after the pair of tokens that a row depends on last, so that a prompt that begins like
+another one takes over its rows, as it takes over the target's. The target computes nothing for what it takes over, so
+the feature at which two texts part is kept with the rows, too. Should the target have more than there is here all the
+same, rows are missing, and the sequence goes on with what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from foredraft.heads.eagle import EagleHead
+from foredraft.target.attention import FlatAttention
+from foredraft.target.flat_pass import FlatPass, Segment
+from foredraft.target.kv_cache import CacheShape, KVCache, common_prefix
+from foredraft.types import Sequence
+
+__all__ = ["EagleCache", "Level"]
+
+MOST_ROWS = 512
+"""Rows per pass when long texts are caught up with."""
+MOST_WAITING = 256
+"""Features of one sequence that may wait."""
+MISSING, NOBODYS = -1, -2
+"""Names of an entry that follows missing rows, which no other sequence can take over, and of none."""
+
+
+class Level(NamedTuple):
+    """Nodes of one sequence's tree that a pass reads: rows `first .. first + rows` of it.
+
+    entries  entries of earlier levels, behind the stable ones
+    mask     [rows, entries + rows] bool, which of those and of one another they see; None if all of them
+    """
+
+    sequence: Sequence
+    first: int
+    rows: int
+    entries: int
+    mask: Tensor | None
+
+
+@dataclass(eq=False)
+class _Held:
+    """reached: rows below it are in the slot, or will never be. inherited: the feature [H] of row `reached`, if another
+    sequence has left it. waiting: the target's features [n, taps, Ht] of the rows that follow. state: of row
+    `reached - 1`.
+    """
+
+    sequence: Sequence
+    slot: int
+    reached: int
+    inherited: Tensor | None = None
+    waiting: list[Tensor] = field(default_factory=list)
+    state: Tensor | None = None
+    hole: bool = False
+
+    @property
+    def known(self) -> int:
+        """The first row whose feature isn't known."""
+        return self.reached + (self.inherited is not None) + sum(len(part) for part in self.waiting)
+
+    @property
+    def pending(self) -> int:
+        """Rows to be read whose feature and token are known: a row needs the token after its own."""
+        return min(self.known, len(self.sequence.tokens) - 1) - self.reached
+
+    def take(self, rows: int) -> Tensor:
+        """The first `rows` waiting features, which then no longer wait."""
+        features = torch.cat(self.waiting)
+        self.waiting = [features[rows:]] if rows < len(features) else []
+        return features[:rows]
+
+
+class EagleCache:
+    """Rows of `head` for as many sequences as there are slots.
+
+    embed [T] -> [T, H] gives the target's embeddings, if the head has none of its own
+    """
+
+    def __init__(
+        self, head: EagleHead, embed: Callable[[Tensor], Tensor], slots: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        shape = head.shape
+        heads, size = [shape.kv_heads] * shape.layers, [shape.head_dim] * shape.layers
+        # One more layer, whose keys are the rows' features.
+        layout = CacheShape((*heads, 1), (*size, shape.hidden), (*size, 0))
+        self.kv = KVCache(layout, slots, dtype, device)
+        self._head, self._embed, self._device, self._dtype = head, embed, device, dtype
+        self._scaling = shape.head_dim**-0.5
+        self._held: dict[int, _Held] = {}
+
+    def begin(self, sequence: Sequence) -> None:
+        """Start from the rows of another sequence that began alike."""
+        # The name added is nobody's, so that even the last row can be taken over.
+        names = [*self._names(sequence, 0, len(sequence.tokens) - 1), NOBODYS]
+        inherited = self._feature_at_parting(sequence, names)
+        claimed = self.kv.claim(names)
+        assert claimed is not None, "there are as many slots as in the target's cache"
+        self._held[sequence.id] = _Held(sequence, *claimed, inherited)
+
+    def end(self, sequence: Sequence) -> None:
+        """Forget a sequence; its rows stay until another one needs the room."""
+        held = self._held.pop(sequence.id)
+        self._read([held])  # what follows may begin with all of this text
+        self.kv.release(held.slot)
+
+    def add(self, sequence: Sequence, start: int, features: Tensor) -> None:
+        """The target's features [n, taps, Ht] of positions from `start` on, in order of position."""
+        held = self._held[sequence.id]
+        if start > held.known:
+            held.inherited, held.waiting, held.reached, held.state, held.hole = None, [], start, None, True
+        if held.known < start + len(features):
+            held.waiting.append(features[held.known - start :].clone())
+
+    def drop_waiting(self, sequence: Sequence) -> None:
+        """Its features won't be needed any more."""
+        held = self._held[sequence.id]
+        held.inherited, held.waiting = None, []
+
+    def catch_up(self, sequences: Iterable[Sequence]) -> None:
+        """Read everything that waits."""
+        self._read([self._held[sequence.id] for sequence in sequences])
+
+    def relieve(self) -> None:
+        """Read what waits for those sequences that have too much of it."""
+        self._read([held for held in self._held.values() if sum(map(len, held.waiting)) > MOST_WAITING])
+
+    def state(self, sequence: Sequence) -> Tensor | None:
+        """[H] the state of the row before the root, from which drafts start; None if it isn't known."""
+        held = self._held[sequence.id]
+        return held.state if held.reached == len(sequence.tokens) - 1 else None
+
+    def step(self, levels: Iterable[Level], tokens: Tensor, features: Tensor, positions: Tensor) -> Tensor:
+        """Read draft nodes: tokens [T], features [T, H] of their parents, positions [T] -> states [T, H]."""
+        attend = _LevelAttention(self, list(levels))
+        self.kv.reserve(max(start + level.rows for level, start in zip(attend.levels, attend.starts, strict=True)))
+        return self._head.step(self._embedded(tokens), features, positions, attend)
+
+    def slot(self, sequence: Sequence) -> int:
+        return self._held[sequence.id].slot
+
+    def _read(self, helds: list[_Held]) -> None:
+        open_ones = [held for held in helds if held.pending > 0]
+        while open_ones:
+            room, work = MOST_ROWS, []
+            for held in open_ones:
+                if count := min(held.pending, room):
+                    work.append((held, count))
+                    room -= count
+            self._pass(work)
+            open_ones = [held for held in open_ones if held.pending > 0]
+
+    def _feature_at_parting(self, sequence: Sequence, names: list[int]) -> Tensor | None:
+        """[H] of the first row that can't be taken over, if only the token after its position is another one there."""
+        shared, slot = max(
+            (common_prefix(self.kv.tokens(slot), names, len(names) - 1), slot) for slot in range(self.kv.slots)
+        )
+        held = self.kv.tokens(slot)
+        if shared >= len(held) or held[shared] // self._head.shape.vocab_size != sequence.tokens[shared]:
+            return None
+        return self.kv.keys[-1][slot, 0, shared].clone()
+
+    def _pass(self, work: list[tuple[_Held, int]]) -> None:
+        """One pass over waiting rows of several sequences."""
+        tokens: list[int] = []
+        places: list[int] = []
+        segments: list[Segment] = []
+        waiting, inherited = [], {}
+        for held, count in work:
+            segments.append(Segment(held.slot, len(self.kv.tokens(held.slot)), len(tokens), count))
+            tokens += held.sequence.tokens[held.reached + 1 : held.reached + 1 + count]
+            places += range(held.reached, held.reached + count)
+            if held.inherited is not None:
+                inherited[len(places) - count] = held.inherited
+                count -= 1
+            if count:
+                waiting.append(held.take(count))
+            held.inherited = None
+        self.kv.reserve(max(segment.start + segment.rows for segment in segments))
+        ids, positions = torch.tensor(tokens, device=self._device), torch.tensor(places, device=self._device)
+        attend = partial(FlatAttention(FlatPass(ids, positions, tuple(segments)), self.kv), scaling=self._scaling)
+        features = self._fused(waiting, inherited, len(tokens))
+        states = self._head.step(self._embedded(ids), features, positions, attend)
+        for segment, (held, count) in zip(segments, work, strict=True):
+            rows = slice(segment.first, segment.first + count)
+            self.kv.append(len(self.kv.keys) - 1, held.slot, segment.start, *_as_entries(features[rows]))
+            names = self._names(held.sequence, held.reached, count)
+            self.kv.keep(held.slot, segment.start, range(count), [MISSING] * count if held.hole else names)
+            held.reached += count
+            held.state = states[segment.first + count - 1].clone()
+
+    def _fused(self, waiting: list[Tensor], inherited: dict[int, Tensor], rows: int) -> Tensor:
+        """[rows, H] features in the order of the pass: the target's, and those that were fused before."""
+        fused = self._head.fuse(torch.cat(waiting).to(self._device, self._dtype)) if waiting else None
+        if not inherited and fused is not None:
+            return fused
+        features = next(iter(inherited.values())).new_empty((rows, self._head.shape.hidden))
+        others = torch.ones(rows, dtype=torch.bool, device=self._device)
+        for row, feature in inherited.items():
+            features[row], others[row] = feature, False
+        if fused is not None:
+            features[others] = fused
+        return features
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        return self._head.embed(tokens, self._embed).to(self._dtype)
+
+    def _names(self, sequence: Sequence, first: int, count: int) -> list[int]:
+        tokens, vocab_size = sequence.tokens, self._head.shape.vocab_size
+        return [tokens[row] * vocab_size + tokens[row + 1] for row in range(first, first + count)]
+
+
+def _as_entries(features: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, H] as keys [n, 1, H] and values of no size."""
+    keys = features.unsqueeze(1)
+    return keys, keys[:, :, :0]
+
+
+class _LevelAttention:
+    """The head's `attend` for draft nodes."""
+
+    def __init__(self, rows: EagleCache, levels: list[Level]) -> None:
+        self.levels = levels
+        self._kv = rows.kv
+        self._slots = [rows.slot(level.sequence) for level in levels]
+        self._stable = [len(self._kv.tokens(slot)) for slot in self._slots]
+        self.starts = [stable + level.entries for stable, level in zip(self._stable, levels, strict=True)]
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = torch.empty_like(query)
+        kv_heads, group = key.shape[1], query.shape[1] // key.shape[1]
+        for level, slot, stable, start in zip(self.levels, self._slots, self._stable, self.starts, strict=True):
+            rows = slice(level.first, level.first + level.rows)
+            self._kv.append(layer, slot, start, key[rows], value[rows])
+            keys = self._kv.keys[layer][slot, :, : start + level.rows]
+            values = self._kv.values[layer][slot, :, : start + level.rows]
+            # Query heads that share keys become further rows: [n, kv * group, d] -> [kv, group * n, d]
+            grouped = query[rows].view(level.rows, kv_heads, group, -1).permute(1, 2, 0, 3).flatten(1, 2)
+            mask = None
+            if level.mask is not None:
+                seen = torch.ones((level.rows, stable), dtype=torch.bool)
+                mask = torch.cat([seen, level.mask], dim=1).repeat(group, 1).to(query.device)
+            attended = scaled_dot_product_attention(
+                grouped.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask
+            )[0]
+            output[rows] = attended.view(kv_heads, group, level.rows, -1).permute(2, 0, 1, 3).flatten(1, 2)
+        return output

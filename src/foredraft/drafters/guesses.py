@@ -1,0 +1,111 @@
+"""What a drafting head guesses after a row, best first, and how sure each guess is.
+
+Greedy requests are guessed from the head's probabilities. When the target samples, its pick is the best token under its
+logits plus noise that the drafter knows (noise.py), so the head's own logits with the same noise say more than its
+probabilities do: if the two models' logits differed by independent Gumbel errors, a token would be picked with exactly
+the softmax of the perturbed scores. How often guesses of each confidence really come true is measured as it goes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foredraft.noise import gumbel
+from foredraft.sampling import Rows, process
+
+__all__ = ["CALIBRATION_PRIOR", "Guesses", "Ranking", "calibrated", "guess", "kind_of"]
+
+CONSIDERED = 48
+"""Tokens whose noise is looked up for each row, besides the winner under noise."""
+SMALL_VOCABULARY = 4096
+LOWEST = -1e30
+
+EDGES = np.array([0.005, 0.01, 0.02, 0.04, 0.08, 0.14, 0.22, 0.32, 0.45, 0.6, 0.75, 0.87, 0.95, 0.985])
+"""Between the kinds of guesses, by confidence."""
+CENTRES = np.concatenate([[0.0025], np.sqrt(EDGES[:-1] * EDGES[1:]), [0.995]])
+KINDS = len(CENTRES)
+CALIBRATION_PRIOR = [*CENTRES.tolist(), *(0.02 + 0.9 * CENTRES).tolist()]
+"""For `HitRates`: guesses for greedy requests, then guesses under noise."""
+
+
+class Ranking(StrEnum):
+    """How guesses under noise are ranked: all by their perturbed score, all by the head's probability, or the winner
+    under noise first and the others by probability.
+    """
+
+    PERTURBED = "perturbed"
+    PROBABILITY = "probability"
+    MIXED = "mixed"
+
+
+class Guesses(NamedTuple):
+    """tokens [n, k] int64 and confidences [n, k], best first; excluded tokens have confidence 0."""
+
+    tokens: Tensor
+    confidences: Tensor
+
+
+def guess(
+    logits: Tensor, rows: Rows, count: int, *, draft_ids: Tensor | None, vocab_size: int, ranking: Ranking
+) -> Guesses:
+    """The `count` best guesses of the target's pick at each row of one sequence.
+
+    logits [n, Vd]; `draft_ids` [Vd] are the target's ids of a reduced draft vocabulary, None if it is the target's.
+    """
+    sequence, params = rows.sequence, rows.sequence.params
+    edited = params.logit_bias or params.penalised or sequence.constraint or sequence.output_length < params.min_tokens
+    if draft_ids is not None and (edited or not params.greedy):  # processors and noise go by the target's ids
+        logits = logits.new_full((logits.shape[0], vocab_size), -torch.inf).index_copy(1, draft_ids, logits)
+        draft_ids = None
+    scores = process(logits, rows)
+    total = scores.logsumexp(dim=-1, keepdim=True).clamp_min(LOWEST)  # a form may exclude all of a draft vocabulary
+    if params.greedy:
+        best, tokens = scores.topk(min(count, scores.shape[-1]), dim=-1)
+        return Guesses(tokens if draft_ids is None else draft_ids[tokens], (best - total).exp())
+    return _under_noise(scores, total, rows.keys(scores.device), count, ranking)
+
+
+def kind_of(confidence: float, greedy: bool) -> int:
+    """Index into the hit rates of `CALIBRATION_PRIOR`."""
+    return int(np.searchsorted(EDGES, confidence)) + (0 if greedy else KINDS)
+
+
+def calibrated(rates: NDArray[np.float64], confidences: Tensor, greedy: bool) -> list[list[float]]:
+    """[n, k] -> the probability that each guess comes true, given that the text gets there."""
+    own = rates[:KINDS] if greedy else rates[KINDS:]
+    values = np.interp(confidences.float().cpu().numpy(), CENTRES, own)
+    values[confidences.cpu().numpy() <= 0] = 0.0
+    result: list[list[float]] = values.tolist()
+    return result
+
+
+def _under_noise(scores: Tensor, total: Tensor, keys: Tensor, count: int, ranking: Ranking) -> Guesses:
+    values, tokens = scores.topk(min(max(CONSIDERED, 2 * count), scores.shape[-1]), dim=-1)
+    if ranking is Ranking.PROBABILITY:
+        return Guesses(tokens[:, :count], (values[:, :count] - total).exp())
+    winner = _winner(scores, keys).unsqueeze(1)
+    values = torch.cat([scores.gather(1, winner), values.masked_fill(tokens == winner, -torch.inf)], dim=1)
+    tokens = torch.cat([winner, tokens], dim=1)
+    shares = (values + gumbel(keys, tokens)).softmax(dim=-1).nan_to_num(0.0)
+    if ranking is Ranking.MIXED:
+        left = 1 - shares[:, :1]
+        shares = torch.cat([shares[:, :1], (values - total).exp()[:, 1:] * left], dim=1)
+    merit = shares.clone()
+    merit[:, 0] = torch.inf  # the winner comes first in either ranking
+    order = merit.argsort(dim=-1, descending=True)[:, :count]
+    return Guesses(tokens.gather(1, order), shares.gather(1, order))
+
+
+def _winner(scores: Tensor, keys: Tensor) -> Tensor:
+    """[n] the best token of all under noise."""
+    if scores.shape[-1] <= SMALL_VOCABULARY or scores.device.type != "cpu":
+        return (scores + gumbel(keys, torch.arange(scores.shape[-1], device=scores.device))).argmax(dim=-1)
+    from foredraft.perturbed_argmax import perturbed_argmax
+
+    return torch.from_numpy(perturbed_argmax(scores.contiguous().numpy(), keys.squeeze(1).numpy()))

@@ -1,0 +1,113 @@
+"""The application: routes, errors in OpenAI's shape, and the guards around them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from foredraft import __version__
+from foredraft.engine.llm import LLM
+from foredraft.errors import ForedraftError
+from foredraft.server.activity import Activity
+from foredraft.server.api_errors import ApiError, as_api_error, from_validation
+from foredraft.server.guards import BodyLimit, KeyCheck, RequestLog
+from foredraft.server.metrics import Metrics
+from foredraft.server.observer import Observer
+from foredraft.server.pages import page_routes
+from foredraft.server.routes import generation_routes
+from foredraft.server.service import Service
+from foredraft.server.settings import ServerSettings
+from foredraft.server.worker import EngineWorker
+
+__all__ = ["create_app", "create_service"]
+
+LOG_SECONDS = 10.0
+
+stats = logging.getLogger("foredraft.stats")
+
+
+def create_service(load: Callable[[], LLM], settings: ServerSettings, *, method: str = "off") -> Service:
+    """A service whose model is loaded by `load`, in the engine's thread, once the application starts."""
+    metrics = Metrics(settings.model_names[0], settings.metrics_namespace, method)
+    activity = Activity(method)
+    worker = EngineWorker(load, Observer(metrics, activity), max_queue=settings.max_queue)
+    return Service(settings, worker, metrics, activity)
+
+
+def create_app(service: Service) -> FastAPI:
+    """The ASGI application of a service; it starts the engine's thread and stops it."""
+    settings = service.settings
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.worker.start()
+        logger = asyncio.create_task(_log_stats(service.activity)) if settings.log_stats else None
+        yield
+        if logger is not None:
+            logger.cancel()
+            with suppress(asyncio.CancelledError):
+                await logger
+        await asyncio.to_thread(service.close)
+
+    app = FastAPI(title="foredraft", version=__version__, lifespan=lifespan)
+    app.include_router(generation_routes(service))
+    app.include_router(page_routes(service))
+    if settings.plan is not None:
+        app.mount("/plan", StaticFiles(directory=settings.plan.folder, html=True))
+    app.add_exception_handler(ApiError, _answer)
+    app.add_exception_handler(ForedraftError, _answer)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    if settings.api_keys:
+        app.add_middleware(KeyCheck, keys=settings.api_keys)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_middleware(RequestLog, rejected=service.metrics.rejected)
+    return app
+
+
+async def _log_stats(activity: Activity) -> None:
+    while True:
+        await asyncio.sleep(LOG_SECONDS)
+        for line in (activity.log_line(LOG_SECONDS) or "").splitlines():
+            stats.info(line)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return _response(as_api_error(error))
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    problems: Any = error.errors() if isinstance(error, RequestValidationError) else ()
+    return _response(from_validation(problems))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    """What the framework refuses: unknown paths and methods."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    detail = error.detail if isinstance(error, HTTPException) else ""
+    if status == 400:
+        detail = "The request body can't be read; send a JSON object, in UTF-8 and not nested too deeply."
+    if status == 404:
+        detail = f"There is nothing at {request.url.path}; the API is under /v1."
+    if status == 405:
+        detail = f"{request.url.path} doesn't answer to {request.method}."
+    return _response(ApiError(status, detail))
+
+
+def _response(error: ApiError) -> Response:
+    return Response(error.content, error.status, error.headers)

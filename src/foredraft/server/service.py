@@ -1,0 +1,112 @@
+"""One served model: the worker, the prompt reader, and the way of a request through both."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from foredraft.engine.llm import LLM
+from foredraft.engine.requests import check_request
+from foredraft.server.activity import Activity
+from foredraft.server.api_errors import ApiError, bad_request
+from foredraft.server.metrics import Metrics
+from foredraft.server.params import Defaults
+from foredraft.server.prompts import PromptReader
+from foredraft.server.settings import GENERATION_KEYS, ServerSettings
+from foredraft.server.tickets import Job, Ticket
+from foredraft.server.worker import EngineWorker
+
+__all__ = ["Service"]
+
+Read = TypeVar("Read")
+OWN_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(eq=False, slots=True)
+class Service:
+    """What the routes work with."""
+
+    settings: ServerSettings
+    worker: EngineWorker
+    metrics: Metrics
+    activity: Activity
+    created: int = field(default_factory=lambda: int(time.time()))
+    _reader: PromptReader | None = None
+    _defaults: Defaults | None = None
+    _readers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="foredraft-prompts")
+    )
+
+    @property
+    def llm(self) -> LLM:
+        """Raises ApiError (503) until the model is loaded."""
+        return self.worker.llm
+
+    @property
+    def fingerprint(self) -> str:
+        """OpenAI's system_fingerprint: changes with the model."""
+        return f"fp_{self.llm.target.fingerprint[:12] or 'none'}"
+
+    @property
+    def defaults(self) -> Defaults:
+        """The checkpoint's own generation defaults, and what the settings override."""
+        if self._defaults is None:
+            own = self.llm.get_default_sampling_params()
+            values = {name: getattr(own, name) for name in OWN_DEFAULTS}
+            longest = getattr(self.llm.generation_defaults, "max_new_tokens", None)
+            if longest:
+                values["max_tokens"] = longest
+            values |= {GENERATION_KEYS[name]: value for name, value in self.settings.generation_config.items()}
+            self._defaults = Defaults(values, self.settings.max_logprobs)
+        return self._defaults
+
+    async def read(self, work: Callable[[PromptReader], Read]) -> Read:
+        """Tokenise in the readers' thread, so that a long prompt holds up nobody's stream."""
+        llm = self.llm
+
+        def run() -> Read:
+            if self._reader is None:
+                self._reader = PromptReader(
+                    llm.tokenizer,
+                    self.settings.model_names[0],
+                    chat_template=self.settings.chat_template,
+                    chat_template_kwargs=self.settings.chat_template_kwargs,
+                )
+            return work(self._reader)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ApiError (404) for another model than the one served."""
+        if name is not None and name not in self.settings.model_names:
+            served = ", ".join(self.settings.model_names)
+            raise ApiError(
+                404, f"The model {name!r} does not exist here; {served} does.", param="model", code="model_not_found"
+            )
+
+    def open_ticket(self, name: str, jobs: Sequence[Job], *, streams: bool) -> Ticket:
+        """Check the jobs and queue them. Raises ApiError or RequestError."""
+        target, room = self.llm.target, self.llm.engine.kv_room
+        for job in jobs:
+            needed = len(job.prompt) + (job.params.max_tokens or 1 if job.generate else 0)
+            if needed > target.max_model_len:
+                raise bad_request(
+                    f"The prompt has {len(job.prompt)} tokens and the answer may have {job.params.max_tokens or 1}, "
+                    f"together more than the model's context of {target.max_model_len}; shorten one of them.",
+                    "max_tokens" if len(job.prompt) < target.max_model_len else None,
+                    "context_length_exceeded",
+                )
+            check_request(job.prompt, job.params, target, room)
+        timeout = self.settings.request_timeout
+        ticket = Ticket(name, tuple(jobs), streams, None if timeout is None else time.monotonic() + timeout)
+        self.worker.submit(ticket)
+        return ticket
+
+    def close(self) -> None:
+        """Stop the engine's thread and the readers'."""
+        self.worker.stop()
+        self._readers.shutdown(wait=False, cancel_futures=True)
