@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
@@ -135,6 +136,9 @@ class ScriptedDecoder:
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return tokens.double().unsqueeze(1)
+
+    def adopt(self, linear: nn.Linear) -> nn.Module:
+        return linear
 
     def truncated(self, layers: int) -> ScriptedDecoder:
         return self

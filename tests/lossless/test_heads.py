@@ -20,6 +20,7 @@ from foredraft.drafters.suffix import SuffixDrafter
 from foredraft.engine.engine import Engine
 from foredraft.target.target import Target
 from foredraft.testing import Answer, Ask, decode, decode_plainly, difference, mixed_asks
+from foredraft.types import SamplingParams
 
 Tree = dict[str, int] | None
 SHAPES: dict[str, Tree] = {"chain": None, "tree": {"depth": 4, "top_k": 3, "nodes": 10}}
@@ -121,3 +122,24 @@ def test_medusa_heads_that_recite(shape: str, temperature: float) -> None:
     plain = decode_plainly(lambda: shallow_target(slots=1, attention=False), asks)
     drafter = MedusaDrafter("", heads=reciting_heads(tokens), tree=SHAPES[shape], draft_min_token_prob=0.0)
     check(drafter, shallow_target(attention=False), (asks, plain), max_batched_tokens=16, arrivals=[0, 0, 1, 1, 2, 2])
+
+
+def test_processors_reach_a_reduced_draft_vocabulary() -> None:
+    """A bias is by the target's ids: the one token it leaves is drafted if the head has it, and emitted in any case."""
+    head = eagle_head(3, reduced=True)
+    assert head.draft_ids is not None
+    own = {int(token) for token in head.draft_ids}
+    other = next(token for token in range(3, 96) if token not in own)
+    for allowed, drafts in ((other, False), (min(own - {2}), True)):
+        bias = {token: -100.0 for token in range(96) if token != allowed}
+        params = SamplingParams(temperature=1.0, max_tokens=12, seed=1, ignore_eos=True, logit_bias=bias)
+        engine = Engine(
+            shallow_target(), Eagle3Drafter("", head=head, draft_min_token_prob=0.1), num_speculative_tokens=4
+        )
+        request = engine.add([5, 6, 7], params)
+        while not engine.idle:
+            engine.step()
+        output = request.choices[0].output
+        assert output.token_ids == [allowed] * 12
+        if drafts:
+            assert output.speculative_decoding.acceptance_length > 2

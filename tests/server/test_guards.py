@@ -50,12 +50,10 @@ def test_no_way_round_the_key(locked: TestClient, path: str) -> None:
     assert "max_model_len" not in answer.text
 
 
-@pytest.mark.parametrize("name", ["first-key", "second-key"])
-@pytest.mark.parametrize("prefix", ["/llm", "/llm/"])
-def test_a_prefix_is_no_way_round_the_key(tiny_checkpoint: Path, prefix: str) -> None:
+def test_a_prefix_is_no_way_round_the_key(tiny_checkpoint: Path) -> None:
     """uvicorn's paths begin with the prefix."""
     service = tiny_service(lambda: load_tiny(tiny_checkpoint), api_keys=("key",))
-    with listening(service, root_path=prefix) as address:
+    with listening(service, root_path="/llm") as address:
         for path in ("/v1/models", "/llm/v1/models", "/llm/llm/v1/models"):
             assert httpx2.get(address + path).status_code == 401
         assert httpx2.get(f"{address}/v1/models", headers=key("key")).status_code == 200
@@ -63,6 +61,7 @@ def test_a_prefix_is_no_way_round_the_key(tiny_checkpoint: Path, prefix: str) ->
         assert httpx2.head(f"{address}/health").status_code == 200
 
 
+@pytest.mark.parametrize("name", ["first-key", "second-key"])
 def test_each_key_opens(locked: TestClient, name: str) -> None:
     assert locked.post("/v1/completions", json=BODY, headers=key(name)).status_code == 200
 

@@ -248,7 +248,7 @@ def test_features_of_plain_steps_are_kept_within_bounds() -> None:
     most = 0
     while not engine.idle:
         engine.step()
-        most = max([most, *(sum(map(len, held.waiting)) for held in drafter._cache._held.values())])
+        most = max([most, *(held.rows_waiting for held in drafter._cache._held.values())])
     assert most <= MOST_WAITING
     assert watched.compared > 2
 

@@ -115,7 +115,6 @@ def serve(
         plan=PlanPage(page_directory(), page_hash),
     )
     listening = Listening(host=host, port=port, ssl_keyfile=ssl_keyfile, ssl_certfile=ssl_certfile, root_path=root_path)
-    configure_logging(log_level, access=not disable_access_log)
     with starting(model, offline=offline):
         from foredraft.engine.llm import LLM
         from foredraft.engine.open_target import EngineArgs
@@ -145,6 +144,7 @@ def serve(
             llm.generation_defaults = _generation_config(generation_config)
         return llm
 
+    configure_logging(log_level, access=not disable_access_log)
     run_server(create_service(load, settings, method=method), listening, log_level=log_level)
 
 

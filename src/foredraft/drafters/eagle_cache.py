@@ -64,13 +64,14 @@ class _Held:
     reached: int
     inherited: Tensor | None = None
     waiting: list[Tensor] = field(default_factory=list)
+    rows_waiting: int = 0
     state: Tensor | None = None
     hole: bool = False
 
     @property
     def known(self) -> int:
         """The first row whose feature isn't known."""
-        return self.reached + (self.inherited is not None) + sum(len(part) for part in self.waiting)
+        return self.reached + (self.inherited is not None) + self.rows_waiting
 
     @property
     def pending(self) -> int:
@@ -81,7 +82,12 @@ class _Held:
         """The first `rows` waiting features, which then no longer wait."""
         features = torch.cat(self.waiting)
         self.waiting = [features[rows:]] if rows < len(features) else []
+        self.rows_waiting -= rows
         return features[:rows]
+
+    def forget(self) -> None:
+        """Drop everything that waits."""
+        self.inherited, self.waiting, self.rows_waiting = None, [], 0
 
 
 class EagleCache:
@@ -121,14 +127,15 @@ class EagleCache:
         """The target's features [n, taps, Ht] of positions from `start` on, in order of position."""
         held = self._held[sequence.id]
         if start > held.known:
-            held.inherited, held.waiting, held.reached, held.state, held.hole = None, [], start, None, True
-        if held.known < start + len(features):
-            held.waiting.append(features[held.known - start :].clone())
+            held.forget()
+            held.reached, held.state, held.hole = start, None, True
+        if (new := start + len(features) - held.known) > 0:
+            held.waiting.append(features[-new:].clone())
+            held.rows_waiting += new
 
     def drop_waiting(self, sequence: Sequence) -> None:
         """Its features won't be needed any more."""
-        held = self._held[sequence.id]
-        held.inherited, held.waiting = None, []
+        self._held[sequence.id].forget()
 
     def catch_up(self, sequences: Iterable[Sequence]) -> None:
         """Read everything that waits."""
@@ -136,7 +143,7 @@ class EagleCache:
 
     def relieve(self) -> None:
         """Read what waits for those sequences that have too much of it."""
-        self._read([held for held in self._held.values() if sum(map(len, held.waiting)) > MOST_WAITING])
+        self._read([held for held in self._held.values() if held.rows_waiting > MOST_WAITING])
 
     def state(self, sequence: Sequence) -> Tensor | None:
         """[H] the state of the row before the root, from which drafts start; None if it isn't known."""

@@ -59,16 +59,17 @@ def guess(
     logits [n, Vd]; `draft_ids` [Vd] are the target's ids of a reduced draft vocabulary, None if it is the target's.
     """
     sequence, params = rows.sequence, rows.sequence.params
-    edited = params.logit_bias or params.penalised or sequence.constraint or sequence.output_length < params.min_tokens
-    if draft_ids is not None and (edited or not params.greedy):  # processors and noise go by the target's ids
-        logits = logits.new_full((logits.shape[0], vocab_size), -torch.inf).index_copy(1, draft_ids, logits)
-        draft_ids = None
+    edited = bool(params.logit_bias or params.penalised or sequence.output_length < params.min_tokens)
+    edited = edited or sequence.constraint is not None
+    if draft_ids is not None and edited:  # these processors go by the target's ids
+        logits, draft_ids = _spread(logits, draft_ids, vocab_size), None
     scores = process(logits, rows)
-    total = scores.logsumexp(dim=-1, keepdim=True).clamp_min(LOWEST)  # a form may exclude all of a draft vocabulary
-    if params.greedy:
-        best, tokens = scores.topk(min(count, scores.shape[-1]), dim=-1)
-        return Guesses(tokens if draft_ids is None else draft_ids[tokens], (best - total).exp())
-    return _under_noise(scores, total, rows.keys(scores.device), count, ranking)
+    if not params.greedy:
+        keys = rows.keys(scores.device)
+        full = scores if draft_ids is None else _spread(scores, draft_ids, vocab_size)
+        return _under_noise(scores, full, keys, count, draft_ids, ranking)
+    best, tokens = scores.topk(min(count, scores.shape[-1]), dim=-1)
+    return Guesses(tokens if draft_ids is None else draft_ids[tokens], (best - _total(scores)).exp())
 
 
 def kind_of(confidence: float, greedy: bool) -> int:
@@ -85,21 +86,35 @@ def calibrated(rates: NDArray[np.float64], confidences: Tensor, greedy: bool) ->
     return result
 
 
-def _under_noise(scores: Tensor, total: Tensor, keys: Tensor, count: int, ranking: Ranking) -> Guesses:
+def _under_noise(
+    scores: Tensor, full: Tensor, keys: Tensor, count: int, draft_ids: Tensor | None, ranking: Ranking
+) -> Guesses:
+    """scores [n, Vd] by draft id, full [n, V] by the target's, for whose noise keys [n, 1] are."""
     values, tokens = scores.topk(min(max(CONSIDERED, 2 * count), scores.shape[-1]), dim=-1)
+    tokens = tokens if draft_ids is None else draft_ids[tokens]
     if ranking is Ranking.PROBABILITY:
-        return Guesses(tokens[:, :count], (values[:, :count] - total).exp())
-    winner = _winner(scores, keys).unsqueeze(1)
-    values = torch.cat([scores.gather(1, winner), values.masked_fill(tokens == winner, -torch.inf)], dim=1)
+        return Guesses(tokens[:, :count], (values[:, :count] - _total(scores)).exp())
+    winner = _winner(full, keys).unsqueeze(1)
+    values = torch.cat([full.gather(1, winner), values.masked_fill(tokens == winner, -torch.inf)], dim=1)
     tokens = torch.cat([winner, tokens], dim=1)
     shares = (values + gumbel(keys, tokens)).softmax(dim=-1).nan_to_num(0.0)
     if ranking is Ranking.MIXED:
         left = 1 - shares[:, :1]
-        shares = torch.cat([shares[:, :1], (values - total).exp()[:, 1:] * left], dim=1)
+        shares = torch.cat([shares[:, :1], (values - _total(scores)).exp()[:, 1:] * left], dim=1)
     merit = shares.clone()
     merit[:, 0] = torch.inf  # the winner comes first in either ranking
     order = merit.argsort(dim=-1, descending=True)[:, :count]
     return Guesses(tokens.gather(1, order), shares.gather(1, order))
+
+
+def _spread(values: Tensor, draft_ids: Tensor, vocab_size: int) -> Tensor:
+    """[n, Vd] by draft id -> [n, V] by the target's, -inf where there is none."""
+    return values.new_full((values.shape[0], vocab_size), -torch.inf).index_copy(1, draft_ids, values)
+
+
+def _total(scores: Tensor) -> Tensor:
+    """[n, 1] the logarithm of the sum; finite even if a form excludes all of a draft vocabulary."""
+    return scores.logsumexp(dim=-1, keepdim=True).clamp_min(LOWEST)
 
 
 def _winner(scores: Tensor, keys: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def generation_routes(service: Service) -> APIRouter:
         params = completion_params(body, service.defaults)
         prompts = await service.read(lambda reader: reader.completion(body))
         generates = body.max_tokens != 0
-        score = body.prompt_logprobs
+        score = body.prompt_logprobs if generates else body.prompt_logprobs or 0
         if body.echo and body.logprobs is not None:
             score = max(body.logprobs, score or 0)
         jobs = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import CacheShape, KVCache
@@ -55,6 +55,12 @@ class Decoder(Protocol):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Ids [T] -> rows [T, E] of the embedding table, as the checkpoint has them; drafting heads read them."""
+        ...
+
+    def adopt(self, linear: nn.Linear) -> nn.Module:
+        """An equivalent of a drafting head's linear layer in this decoder's weight format and on its threads, or the
+        layer itself.
+        """
         ...
 
     def truncated(self, layers: int) -> Decoder:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foredraft.errors import LoadError
 from foredraft.target.decoder import Hidden
@@ -39,6 +39,8 @@ class Way(Protocol):
     def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...]) -> Hidden: ...
 
     def head(self, hidden: Tensor) -> Tensor: ...
+
+    def adopt(self, linear: nn.Linear) -> nn.Module: ...
 
     def run_products(self, rows: int) -> None: ...
 
@@ -92,6 +94,10 @@ class FastDecoder:
         inputs = way.forward(flat, cache, (0,)).taps
         assert inputs is not None
         return inputs[:, 0] / way.shape.embedding_scale
+
+    def adopt(self, linear: nn.Linear) -> nn.Module:
+        """The layer on this decoder's kernels, or as it is."""
+        return self.way.adopt(linear)
 
     @torch.inference_mode()
     def run_products(self, rows: int) -> None:

@@ -94,6 +94,10 @@ class StockDecoder:
         table: nn.Embedding = self.model.get_input_embeddings()  # type: ignore[assignment]
         return nn.functional.embedding(tokens.to(self.device), table.weight)
 
+    def adopt(self, linear: nn.Linear) -> nn.Module:
+        """The layer as it is."""
+        return linear
+
     def truncated(self, layers: int) -> StockDecoder:
         """The first `layers` layers with the final norm and head; every weight is shared."""
         total = self.config.num_hidden_layers

@@ -12,7 +12,7 @@ from copy import copy
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear, pad, silu
 
 from foredraft.target.attention import FlatAttention
@@ -102,6 +102,9 @@ class TorchWay:
 
     def head(self, hidden: Tensor) -> Tensor:
         return self._product(hidden.to(self.dtype), self.head_weight) * self.shape.logits_scale
+
+    def adopt(self, linear: nn.Linear) -> nn.Module:
+        return linear
 
     def run_products(self, rows: int) -> None:
         weights = [weight for layer in self.layers for weight in layer[:4]] + [self.head_weight]

@@ -38,10 +38,10 @@ class PackedChains:
         steps = self._steps.setdefault(layer, [])
         step = len(steps)
         sizes = [text.length if step == 0 else text.drafting(step) for text in self.texts]
-        keys, values = list(key.split(sizes)), list(value.split(sizes))
+        keys, values = list(torch.split(key, sizes)), list(torch.split(value, sizes))
         steps.append((keys, values))
         mixed = []
-        for index, own in enumerate(query.split(sizes)):
+        for index, own in enumerate(torch.split(query, sizes)):
             if step == 0:
                 mixed.append(_causal(own, keys[index], values[index]))
             elif sizes[index]:

@@ -68,7 +68,7 @@ def chain_steps(
 
 def each_chain(values: Tensor, after: Sequence[slice]) -> list[Tensor]:
     """Split rows by text."""
-    return list(values.split([part.stop - part.start for part in after]))
+    return list(torch.split(values, [part.stop - part.start for part in after]))
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:

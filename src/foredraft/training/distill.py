@@ -10,7 +10,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DistillTask", "chosen_layers", "new_student"]
 
-DEPTH = 7
+DEPTH = 5
 
 
 def chosen_layers(total: int, wanted: int) -> tuple[int, ...]:
@@ -86,6 +86,9 @@ class DistillTask:
             self._mask = torch.zeros(len(matrices.output), dtype=torch.bool, device=label_ids.device)
             self._mask[label_ids] = True
 
+    def warm_start(self, examples: Sequence[Example]) -> None:
+        return None  # it starts as the target
+
     def loss(self, examples: Sequence[Example], progress: float, seed: int) -> StepLoss:
         device = self._labels.device
         labels = make_labels(
@@ -106,15 +109,15 @@ class DistillTask:
         best = (self._hidden(examples) @ self._labels.t()).argmax(dim=-1)
         guesses = (best if self._ids is None else self._ids[best]).cpu()
         found = []
-        for example, picked, guess in zip(examples, picks, guesses.split(self._sizes(examples)), strict=True):
+        for example, picked, guess in zip(examples, picks, torch.split(guesses, self._sizes(examples)), strict=True):
             right = guess == picked[example.first :]
             found.append(chained(right[1:], self.depth))  # the first draft comes behind the answer's first token
         return found
 
     def save(self, folder: Path, provenance: dict[str, Any]) -> None:
         with disk_errors(folder, "the last checkpoint is kept"):
-            narrow: Any = copy.deepcopy(self.student).to(torch.bfloat16)
-            narrow.save_pretrained(folder)
+            narrow: Any = copy.deepcopy(self.student)
+            narrow.to(torch.bfloat16).save_pretrained(folder)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(folder)
             (folder / "training.json").write_text(json.dumps(provenance, indent=2) + "\n", "utf-8")
@@ -124,8 +127,8 @@ class DistillTask:
 
     def activation_bytes(self, tokens: int) -> int:
         config: Any = self.student.config
-        layer = 16 * config.hidden_size + 4 * config.intermediate_size
-        return 4 * tokens * (config.num_hidden_layers * layer + 4 * len(self._labels))
+        layer: int = 16 * config.hidden_size + 4 * config.intermediate_size
+        return 4 * tokens * (int(config.num_hidden_layers) * layer + 4 * len(self._labels))
 
     def _hidden(self, examples: Sequence[Example]) -> Tensor:
         """The student's states behind its final norm, of the tokens from `first` on but the last: [R, H]."""
@@ -138,7 +141,7 @@ class DistillTask:
         # padding comes last, and no token sees what comes after it
         output = base(input_ids=tokens.to(device), use_cache=False).last_hidden_state
         parts = [output[row, ex.first : len(ex.tokens) - 1] for row, ex in enumerate(examples)]
-        return cast(Tensor, torch.cat(parts))
+        return torch.cat(parts)
 
     @staticmethod
     def _sizes(examples: Sequence[Example]) -> list[int]:

@@ -21,6 +21,7 @@ from foredraft.heads.info import TargetFacts
 from foredraft.heads.write import write_head
 from foredraft.training.acceptance import SimulatedAcceptance
 from foredraft.training.chains import chain_steps, each_chain
+from foredraft.training.eagle import fit_final_norm
 from foredraft.training.examples import Example
 from foredraft.training.losses import Objective, token_losses
 from foredraft.training.recording import LAST
@@ -29,7 +30,7 @@ from foredraft.training.task import Labels, StepLoss, draft_matrix, make_labels
 
 __all__ = ["EagleLosses", "EagleTask"]
 
-DEPTH = 7
+DEPTH = 5
 NOISE_LENGTH = 512
 """EAGLE-1's noise is scaled by this over the text's length."""
 
@@ -72,6 +73,12 @@ class EagleTask:
         if label_ids is not None:
             self._mask = torch.zeros(len(matrices.output), dtype=torch.bool, device=label_ids.device)
             self._mask[label_ids] = True
+
+    def warm_start(self, examples: Sequence[Example]) -> None:
+        if self.head.shape.generation == 3:
+            highest = self.taps.index(max(self.head.shape.aux_layers))
+            states = torch.cat([example.states for example in examples]).to(self._device)
+            fit_final_norm(self.head, states[:, highest], states[:, self.taps.index(LAST)])
 
     def loss(self, examples: Sequence[Example], progress: float, seed: int) -> StepLoss:
         losses, head = self.losses, self.head

@@ -55,7 +55,7 @@ class Split:
     held_out: tuple[Record, ...]
 
 
-def load_split(folder: Path, vocab_size: int, *, max_length: int, held_out_tokens: int = 20_000) -> Split:
+def load_split(folder: Path, vocab_size: int, *, max_length: int, held_out_tokens: int = 8000) -> Split:
     """Read the data. Conversations, not answers, are held out, chosen by their numbers; only greedy answers are
     measured on if there are enough of them, since then teacher forcing is what drafting does.
 

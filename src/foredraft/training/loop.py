@@ -44,7 +44,7 @@ class TrainPlan:
     """
 
     epochs: float = 1.0
-    batch_tokens: int = 2048
+    batch_tokens: int = 1024
     accumulate: int = 1
     learning_rate: float = 5e-4
     warmup: float = 0.05
@@ -53,7 +53,7 @@ class TrainPlan:
     seed: int = 0
     max_length: int = 1024
     checkpoint_minutes: float = 5.0
-    evaluations: int = 8
+    evaluations: int = 6
     mixed_precision: bool = True
 
     def __post_init__(self) -> None:
@@ -144,6 +144,9 @@ class _Run:
         plan, began = self.plan, time.monotonic()
         saved, tokens = began, 0
         every = max(1, self.steps // plan.evaluations) if plan.evaluations else self.steps + 1
+        if self.step == 0:
+            first = [index for group in self.schedule[0] for index in group]
+            self.task.warm_start(self.source.examples([self.split.train[index] for index in first]))
         if self.step == 0 and plan.evaluations:
             self._measure(0.0)
         while self.step < self.steps:
@@ -185,8 +188,8 @@ class _Run:
                 "start again in another folder"
             )
         torch.nn.utils.clip_grad_norm_(self.parameters, plan.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._rate(self.step)
+        for settings in self.optimizer.param_groups:
+            settings["lr"] = self._rate(self.step)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return total, tokens

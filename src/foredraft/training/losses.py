@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,14 +21,33 @@ class Objective(StrEnum):
     LK = "lk"
 
 
+class _CrossEntropy(torch.autograd.Function):
+    """One exponential of every logit for value and gradient together; on a CPU those cost as much as a product."""
+
+    @staticmethod
+    def forward(ctx: Any, probabilities: Tensor, logits: Tensor) -> Tensor:
+        top = logits.amax(dim=-1, keepdim=True)
+        shares = (logits - top).exp_()
+        total = shares.sum(dim=-1, keepdim=True)
+        expected = torch.einsum("rv,rv->r", probabilities, logits)
+        ctx.save_for_backward(probabilities, shares, total)
+        return (top + total.log()).squeeze(-1) - expected
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        probabilities, shares, total = ctx.saved_tensors
+        return None, (shares / total).sub_(probabilities).mul_(gradients[0].unsqueeze(-1))
+
+
 def cross_entropy(probabilities: Tensor, logits: Tensor) -> Tensor:
-    """- sum_x p(x) log q(x): [rows, V], [rows, V] -> [rows]."""
-    return torch.logsumexp(logits, dim=-1) - (probabilities * logits).sum(dim=-1)
+    """- sum_x p(x) log q(x): [rows, V], [rows, V] -> [rows]. No gradient flows to p."""
+    apply: Any = _CrossEntropy.apply
+    return cast(Tensor, apply(probabilities, logits.float()))
 
 
 def acceptance_loss(probabilities: Tensor, logits: Tensor) -> Tensor:
     """- log sum_x min(p(x), q(x)), the logarithm of the chance that a sampled draft is accepted: [rows]."""
-    kept = torch.minimum(probabilities, logits.softmax(dim=-1)).sum(dim=-1)
+    kept = torch.minimum(probabilities, logits.float().softmax(dim=-1)).sum(dim=-1)
     return -kept.clamp_min(1e-6).log()
 
 

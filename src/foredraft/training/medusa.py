@@ -57,16 +57,16 @@ def new_medusa(
     module = MedusaHeads(shape, draft_ids if own_rows else None)
     with torch.no_grad():
         if module.lm_heads is not None:
-            for head in module.lm_heads:
-                head.weight.copy_(output)
+            for weight in module.lm_heads.parameters():
+                weight.copy_(output)
         if module.narrow is not None and module.widen is not None and rank is not None:
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 left, strength, right = torch.svd_lowrank(output.float(), q=rank, niter=4)
             root = strength.sqrt()
             module.widen.weight.copy_(left * root)
-            for narrow in module.narrow:
-                narrow.weight.copy_((right * root).t())
+            for weight in module.narrow.parameters():
+                weight.copy_((right * root).t())
     return module
 
 
@@ -93,6 +93,9 @@ class MedusaTask:
         if label_ids is not None:
             self._mask = torch.zeros(len(matrices.output), dtype=torch.bool, device=label_ids.device)
             self._mask[label_ids] = True
+
+    def warm_start(self, examples: Sequence[Example]) -> None:
+        return None  # it starts as the target
 
     def loss(self, examples: Sequence[Example], progress: float, seed: int) -> StepLoss:
         device = self._labels.device

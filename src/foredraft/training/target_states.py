@@ -84,7 +84,7 @@ class StateSource:
         with torch_threads(1 if decoder.own_threads else None):
             hidden = decoder.forward(FlatPass(tokens, positions, tuple(segments)), cache, self.taps)
         assert hidden.taps is not None
-        return list(hidden.taps.clone().split([len(text) for text in texts]))
+        return list(torch.split(hidden.taps.clone(), [len(text) for text in texts]))
 
 
 class TargetMatrices:
@@ -98,7 +98,7 @@ class TargetMatrices:
 def read_matrices(decoder: Decoder, name: str) -> TargetMatrices:
     """The target's matrices as the decoder computes with them. Raises ConfigError if its output layer isn't linear."""
     vocabulary = torch.arange(decoder.vocab_size, device=decoder.device)
-    embedding = torch.cat([decoder.embed(part).float() for part in vocabulary.split(EMBED_ROWS)]).clone()
+    embedding = torch.cat([decoder.embed(part).float() for part in torch.split(vocabulary, EMBED_ROWS)]).clone()
     unit = torch.eye(decoder.hidden_size, device=decoder.device)
     dtype = torch.float64 if decoder.cache_dtype == torch.float64 else torch.float32
     output = decoder.head(unit.to(dtype)).float().t().contiguous()

@@ -32,10 +32,21 @@ class Task(Protocol):
     depth       draft steps that are simulated
     """
 
-    kind: str
-    module: nn.Module
-    taps: tuple[int, ...]
-    depth: int
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    @property
+    def taps(self) -> tuple[int, ...]: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    def warm_start(self, examples: Sequence[Example]) -> None:
+        """Once, before the first step of a new run: fit what can be fitted without steps."""
+        ...
 
     def loss(self, examples: Sequence[Example], progress: float, seed: int) -> StepLoss:
         """`progress` is the share of training that is done; `seed` differs from step to step and is the same when a

@@ -27,7 +27,10 @@ class UserTurn(NamedTuple):
 def user_turn(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]], opening: str, eos: tuple[int, ...]
 ) -> UserTurn:
-    """Where a user who has said `opening` goes on, after `messages`. Raises ConfigError if the template can't be cut."""
+    """Where a user who has said `opening` goes on, after `messages`.
+
+    Raises ConfigError if the template can't be cut.
+    """
     rendered = _render(tokenizer, [*messages, {"role": "user", "content": MARK}])
     before, found, after = rendered.partition(MARK)
     if not found:

@@ -12,7 +12,7 @@ from copy import copy
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foredraft.errors import CapacityError
 from foredraft.target.decoder import Hidden
@@ -20,10 +20,11 @@ from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import scratch_bytes
 from foredraft.target.kernels.builder import SPLIT_BF16, serves_processor
+from foredraft.target.kernels.call import run_stages
 from foredraft.target.kernels.crew import Crew
-from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, multiply_stages, run
+from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, multiply_stages
+from foredraft.target.kernels.linear import FORMATS, PackedLinear, packs
 from foredraft.target.kernels.paths import lay_paths
-from foredraft.target.kernels.sharing import STEP_BYTES
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
 from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes
@@ -31,7 +32,6 @@ from foredraft.target.threads import torch_threads
 
 __all__ = ["CompiledWay", "refusal"]
 
-FORMATS = {"int8": at.INT8, "bfloat16": at.BFLOAT16, "float32": at.FLOAT32}
 UNITS_PER_THREAD = 4
 """So many units and key heads at least, if there are rows enough, so that no thread waits long for another."""
 
@@ -169,12 +169,11 @@ class CompiledWay:
         short._cached_keys = None
         return short
 
+    def adopt(self, linear: nn.Linear) -> nn.Module:
+        return PackedLinear(linear, self.weight_format, self._crew) if packs(linear) else linear
+
     def _run(self, stages: int) -> None:
-        """Helpers may still look at this call's tables when it returns, so they are its own."""
-        steps = numpy.zeros(stages * (self._crew.threads + 1) * STEP_BYTES, numpy.uint8)
-        plan = self._plan.copy()
-        plan[at.STEPS] = steps.ctypes.data
-        self._crew.run(_run_with, steps, plan, self._constants, self._layers)
+        run_stages(self._crew, stages, self._plan, self._constants, self._layers)
 
     def _layer(self, index: int, names: set[str], take: Callable[[str], Tensor]) -> numpy.ndarray:
         record = numpy.zeros(at.LAYER_FIELDS, numpy.int64)
@@ -286,13 +285,6 @@ class CompiledWay:
         self._cached_keys = cache.keys
         self._layers[:, at.KEYS] = [buffer.data_ptr() for buffer in cache.keys]
         self._layers[:, at.VALUES] = [buffer.data_ptr() for buffer in cache.values]
-
-
-def _run_with(
-    rank: int, steps: numpy.ndarray, plan: numpy.ndarray, constants: numpy.ndarray, layers: numpy.ndarray
-) -> None:
-    """Keeps `steps`, which the plan points to, alive during the call."""
-    run(rank, plan, constants, layers)
 
 
 def _stack(*parts: Tensor) -> Tensor:

@@ -162,7 +162,7 @@ def _compute_parts(
     accumulate: bool,
     ahead: int,
 ) -> None:
-    """A tile in parts that fit the registers: 16 columns at a time, which stay in the first-level cache for all rows."""
+    """A tile in parts that fit the registers: 16 columns at a time, which stay in the first cache for all rows."""
     a, a_stride, w, w_stride, c, c_stride, words = arguments
     parts = -(-rows // arithmetic.cells)
     for vector in range(width):

@@ -1,0 +1,78 @@
+"""Every kind of drafter learns, is written, and drafts the same tokens that plain decoding writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from foredraft.engine.llm import LLM
+from foredraft.training.loop import Trained, TrainPlan
+from foredraft.training.losses import Objective
+from foredraft.training.opening import TrainingTarget
+from foredraft.training.options import DrafterOptions, Kind
+from foredraft.training.run import Beginning, run_training
+from foredraft.types import SamplingParams
+
+PLAN = TrainPlan(epochs=40, batch_tokens=400, learning_rate=5e-3, evaluations=2, checkpoint_minutes=60)
+OPTIONS = {
+    "eagle3": DrafterOptions(steps=3, draft_vocab_size=64),
+    "eagle3 lk": DrafterOptions(steps=3, draft_vocab_size=64, objective=Objective.LK, norm_output=True),
+    "eagle": DrafterOptions(steps=2, draft_vocab_size=64, classification=1.0),
+    "medusa": DrafterOptions(draft_vocab_size=64, heads=3),
+    "medusa low_rank": DrafterOptions(draft_vocab_size=64, heads=3, form="low_rank", rank=16),
+    "medusa own": DrafterOptions(draft_vocab_size=64, heads=3, form="own"),
+    "draft": DrafterOptions(layers=1, draft_vocab_size=64),
+}
+
+
+def trained(name: str, target: TrainingTarget, answers: Path, folder: Path) -> tuple[Trained, Beginning]:
+    known: list[Beginning] = []
+    done = run_training(Kind(name.split()[0]), target, answers, folder, OPTIONS[name], PLAN, begin=known.append)
+    return done, known[0]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_it_learns_and_drafts(
+    name: str, training_target: TrainingTarget, answers: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    done, known = trained(name, training_target, answers, tmp_path)
+    first, middle, last = done.history
+    assert last["loss"] < 0.9 * middle["loss"] or last["loss"] < 0.2
+    assert last["acceptance_length"] > first["acceptance_length"] + 0.1 or first["acceptance_length"] > 3
+    assert done.acceptance.length == pytest.approx(last["acceptance_length"], abs=1e-3)
+    assert known.stored == known.records
+
+    kind = name.split()[0]
+    config = {"method": "draft_model" if kind == "draft" else kind, "model": str(tmp_path), "controller": "off"}
+    prompt = [5, 40, 90, 41]
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    [plain] = LLM(str(tiny_checkpoint)).generate(prompt, params)
+    [drafted] = LLM(str(tiny_checkpoint), speculative_config=config).generate(prompt, params)
+    assert drafted.outputs[0].token_ids == plain.outputs[0].token_ids
+    assert drafted.outputs[0].speculative_decoding.drafted > 0
+
+    card = (tmp_path / "README.md").read_text()
+    assert f"Acceptance length {done.acceptance.length:.2f}" in card
+    provenance = json.loads((tmp_path / "provenance.json").read_text())
+    assert provenance["data"]["answers"] == known.records
+    assert provenance["acceptance"]["acceptance_length"] == pytest.approx(done.acceptance.length, abs=1e-4)
+
+
+def test_states_that_were_not_kept_are_computed(training_target: TrainingTarget, answers: Path, tmp_path: Path) -> None:
+    from foredraft.training.records import read_records
+    from foredraft.training.target_states import StateSource
+
+    source = StateSource(answers, training_target.decoder, (1, -1), 200)
+    records = [record for record in read_records(answers) if record.place is not None][:5]
+    kept = source.examples(records)
+    forgetful = StateSource(tmp_path, training_target.decoder, (1, -1), 200)
+    computed = forgetful.examples(records)
+    for own, other in zip(kept, computed, strict=True):
+        start = own.position
+        assert own.tokens.tolist() == other.tokens.tolist()[start:]
+        assert own.answer == other.answer - start
+        scale = float(other.states.abs().max())
+        assert torch.allclose(own.states, other.states[start:], atol=0.01 * scale)
