@@ -20,6 +20,8 @@ import openai
 import pytest
 
 COMMAND = [sys.executable, "-c", "from foredraft.cli.main import main; main()", "serve"]
+QUICK = ("--enforce-eager", "-sc", '{"method": "ngram", "controller": "off"}')
+"""Nothing is compiled or measured at the start."""
 ADDRESS = re.compile(r"Listening on (http://\S+:\d+)")
 
 
@@ -46,7 +48,7 @@ class Process:
         for line in self.process.stderr:
             self.log += line
 
-    def wait_for(self, pattern: str, seconds: float = 60) -> re.Match[str]:
+    def wait_for(self, pattern: str, seconds: float = 120) -> re.Match[str]:
         limit = time.monotonic() + seconds
         while (found := re.search(pattern, self.log)) is None:
             assert self.process.poll() is None, self.log
@@ -62,7 +64,7 @@ class Process:
 
 @contextmanager
 def serving(*arguments: object, **environment: str) -> Iterator[tuple[Process, str]]:
-    process = Process(*arguments, "--port", 0, **environment)
+    process = Process(*arguments, *QUICK, "--port", 0, **environment)
     try:
         address = process.wait_for(ADDRESS.pattern)[1]
         process.wait_for("Ready: ")
@@ -109,7 +111,7 @@ def test_ctrl_c(tiny_checkpoint: Path) -> None:
 
 def test_a_model_that_cannot_be_loaded_ends_it(tmp_path: Path) -> None:
     process = Process(tmp_path, "--port", 0)
-    assert process.end(60) == 2
+    assert process.end(120) == 2
     assert re.search(r"^Error: .*\.$", process.log, re.MULTILINE), process.log
     assert "Traceback" not in process.log
 

@@ -18,6 +18,7 @@ from foredraft.drafters.base import BaseDrafter, Features, Wants
 from foredraft.drafters.blend import Blend
 from foredraft.drafters.hybrid import PROBE, HybridDrafter
 from foredraft.drafters.ngram import NgramDrafter
+from foredraft.drafters.prediction import PredictionDrafter
 from foredraft.drafters.proposals import Draft, outcomes
 from foredraft.drafters.recycling import RecyclingDrafter
 from foredraft.drafters.suffix import SuffixDrafter
@@ -184,11 +185,13 @@ def test_the_default_takes_fewer_steps_than_either_part() -> None:
         return len(write(drafter, [*phrase, 2], answer, budget=8, seconds=0.005))
 
     in_order = RecyclingDrafter(recycling_from_prompt=False)
-    assert steps(HybridDrafter()) < min(steps(SuffixDrafter()), steps(in_order))
+    assert steps(HybridDrafter(drafters=(PredictionDrafter(), RecyclingDrafter(recycling_from_prompt=False)))) < min(
+        steps(SuffixDrafter()), steps(in_order)
+    )
 
 
 def test_nothing_is_kept_of_a_sequence_that_ended() -> None:
-    hybrid = HybridDrafter()
+    hybrid = HybridDrafter(drafters=(PredictionDrafter(), RecyclingDrafter(recycling_from_prompt=False)))
     hybrid.bind(TARGET)
     sequence = sequence_of([1, 2, 1])
     hybrid.begin(sequence)

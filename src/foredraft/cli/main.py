@@ -1,8 +1,8 @@
 """The command `foredraft`: runs the subcommand and turns whatever goes wrong into one sentence and an exit code.
 
 Nothing heavy is imported here: a subcommand's module is imported when it runs, and `foredraft --help` needs none.
-Exit codes: 0 done, 1 a comparison found a difference or the reader of stdout left, 2 bad input, 70 a bug in foredraft,
-130 Ctrl-C.
+Exit codes: 0 done, 1 a comparison found a difference, a batch has errors or the reader of stdout left, 2 bad input,
+70 a bug in foredraft, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ SUBCOMMANDS = {
     "generate": Subcommand("foredraft.cli.generate", "generate", "Answer or complete one prompt."),
     "chat": Subcommand("foredraft.cli.chat", "chat", "Talk with a model in the terminal."),
     "serve": Subcommand("foredraft.cli.serve", "serve", "Serve a model over OpenAI's API."),
+    "batch": Subcommand("foredraft.cli.batch", "batch", "Answer a file of requests, one answer a line."),
     "bench": Subcommand("foredraft.cli.bench", "app", "Measure speed, acceptance, time split and memory."),
     "train": Subcommand("foredraft.cli.train", "app", "Train a drafter for a model, with data it makes itself."),
     "inspect": Subcommand("foredraft.cli.inspect", "inspect", "Say what a drafting head is and how it is read."),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foredraft.cli import options
 from foredraft.cli import serve_options as own
-from foredraft.cli.parse import speculative_config
 from foredraft.cli.starting import starting
 from foredraft.errors import ConfigError
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
-METHOD = "method"
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -81,10 +78,7 @@ def serve(
         raise ConfigError(f"serve needs {missing}, which is not installed; run pip install 'foredraft[serve]'")
     if log_level not in LOG_LEVELS:
         raise ConfigError(f"--uvicorn-log-level is {log_level!r}; give one of {', '.join(LOG_LEVELS)}")
-    speculation = _speculation(
-        speculative_config(speculative_config_json, spec_method, spec_model, spec_tokens, plain=plain),
-        chosen={*json.loads(speculative_config_json or "{}"), *([METHOD] if spec_method or spec_model else [])},
-    )
+    speculation = own.server_speculation(speculative_config_json, spec_method, spec_model, spec_tokens, plain=plain)
     from foredraft.page import page_directory, page_hash
     from foredraft.server.run import Listening, configure_logging
     from foredraft.server.run import serve as run_server
@@ -146,13 +140,6 @@ def serve(
 
     configure_logging(log_level, access=not disable_access_log)
     run_server(create_service(load, settings, method=method), listening, log_level=log_level)
-
-
-def _speculation(config: dict[str, object] | None, *, chosen: set[str]) -> dict[str, object] | None:
-    """Unless a method or a model is among the keys that were chosen, a server drafts by "auto": its requests are of all
-    kinds.
-    """
-    return config if chosen & {METHOD, "model"} or config is None else {**config, METHOD: "auto"}
 
 
 def _generation_config(source: str) -> GenerationConfig | None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from foredraft.cli.options import MODEL
+from foredraft.cli.parse import speculative_config
 from foredraft.errors import ConfigError
 
 NETWORK, API, LIMITS, LOGS = "Network", "API", "Limits", "Logs and metrics"
@@ -180,6 +181,17 @@ LogLevel = Annotated[
     str,
     typer.Option("--uvicorn-log-level", metavar="NAME", help="debug, info, warning or error.", rich_help_panel=LOGS),
 ]
+
+
+def server_speculation(
+    text: str | None, method: str | None, model: str | None, tokens: int | None, *, plain: bool
+) -> dict[str, object] | None:
+    """What the speculation flags add up to. Without a method or a model among them it is "auto", since the requests of a
+    server are of all kinds.
+    """
+    config = speculative_config(text, method, model, tokens, plain=plain)
+    chosen = method or model or {"method", "model"} & json.loads(text or "{}").keys()
+    return config if chosen or config is None else {**config, "method": "auto"}
 
 
 def json_value(flag: str, text: str | None, kind: type, example: str) -> Any:

@@ -12,6 +12,7 @@ is emitted.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -125,6 +126,8 @@ class AutoController:
     _spent_ms: float = 0.0
     _explored_ms: float = 0.0
     _plain: bool = False
+    _breadth: float = 1.0
+    """Nodes per level of recent drafts: a chain has one, a tree takes its time for each level, however broad."""
 
     def __post_init__(self) -> None:
         self._asking = Asking(self.explore)
@@ -142,7 +145,7 @@ class AutoController:
         best = self._best_depth(curves, load)
         if best == 0 and self._may_explore():
             best = 1
-        return [min(limit, best) for limit in limits]
+        return [min(limit, math.ceil(best * self._breadth)) for limit in limits]
 
     def select(self, batch: Collection[Sequence], tree: TokenTree, load: Load) -> TokenTree:
         """Keep the likeliest nodes, as many as make tokens per second highest."""
@@ -151,6 +154,7 @@ class AutoController:
             return tree
         rows = self._probabilities(batch, tree)
         drafted = sum(map(len, rows))
+        self._breadth += 0.1 * (drafted / int(tree.depths.max(dim=1).values.sum()) - self._breadth)
         kept, count = self._choose(rows, load)
         if count == 0 and self._doubtful(batch, tree) and self._may_explore():
             count = self._explore(min(len(batch), drafted), load)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from foredraft.errors import ConfigError
@@ -116,8 +118,18 @@ class DistillTask:
 
     def save(self, folder: Path, provenance: dict[str, Any]) -> None:
         with disk_errors(folder, "the last checkpoint is kept"):
-            narrow: Any = copy.deepcopy(self.student)
-            narrow.to(torch.bfloat16).save_pretrained(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            config: Any = copy.deepcopy(self.student.config)
+            config.dtype = torch.bfloat16
+            config.save_pretrained(folder)
+            tied = bool(config.get_text_config().tie_word_embeddings)
+            weights = {
+                name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+                for name, tensor in self.student.state_dict().items()
+                if not (tied and name == "lm_head.weight")
+            }
+            save_file(weights, folder / "model.safetensors.part", metadata={"format": "pt"})
+            os.replace(folder / "model.safetensors.part", folder / "model.safetensors")
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(folder)
             (folder / "training.json").write_text(json.dumps(provenance, indent=2) + "\n", "utf-8")
