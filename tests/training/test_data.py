@@ -13,6 +13,7 @@ from tiny_checkpoint import save_tiny_checkpoint
 
 from foredraft.engine.llm import LLM
 from foredraft.errors import ConfigError
+from foredraft.training import data
 from foredraft.training.data import DataPlan, DataProgress, make_data
 from foredraft.training.prompts import read_prompts
 from foredraft.training.recipes import TEXT, choose_recipe
@@ -20,12 +21,17 @@ from foredraft.training.records import Record, read_records
 from foredraft.training.turns import chat_prompt, user_turn
 from foredraft.types import SamplingParams
 
-PLAN = DataPlan(tokens=400, max_tokens=12)
+PLAN = DataPlan(tokens=300, max_tokens=12)
 
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
     return LLM(str(save_tiny_checkpoint(tmp_path_factory.mktemp("model") / "m", context=1024)), max_num_seqs=6)
+
+
+@pytest.fixture(autouse=True)
+def short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "LONGEST_MESSAGE", 10)
 
 
 def by_item(folder: Path) -> dict[int, list[Record]]:
@@ -53,7 +59,7 @@ def test_a_run_that_is_interrupted_goes_on_with_the_same_conversations(llm: LLM,
     assert llm.engine.idle
     done = make_data(llm, halved, PLAN, lambda _: None)
     assert list(read_records(halved))[: len(before)] == before
-    assert done.tokens >= 400
+    assert done.tokens >= 300
     assert done.started == sum(len(record.answer) for record in before)
     expected, found = by_item(whole), by_item(halved)
     shared = expected.keys() & found.keys()

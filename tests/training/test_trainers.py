@@ -50,8 +50,9 @@ def test_it_learns_and_drafts(
 ) -> None:
     done, known, losses = trained(name, training_target, answers, tmp_path)
     first, *_, last = done.history
-    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
-    assert last["acceptance_length"] > first["acceptance_length"] + 0.1 or first["acceptance_length"] > 3
+    assert sum(losses[-5:]) < 0.93 * sum(losses[:5])  # the target's own uncertainty is part of it
+    gained = last["acceptance_length"] - first["acceptance_length"]
+    assert gained > 0.1 or (gained >= 0 and first["acceptance_length"] > 3)
     assert done.acceptance.length == pytest.approx(last["acceptance_length"], abs=1e-3)
     assert known.stored == known.records
 

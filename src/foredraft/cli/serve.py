@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from foredraft.cli import options
 from foredraft.cli import serve_options as own
 from foredraft.cli.starting import starting
 from foredraft.errors import ConfigError
-
-if TYPE_CHECKING:
-    from transformers import GenerationConfig
 
 __all__ = ["serve"]
 
@@ -110,10 +105,9 @@ def serve(
     )
     listening = Listening(host=host, port=port, ssl_keyfile=ssl_keyfile, ssl_certfile=ssl_certfile, root_path=root_path)
     with starting(model, offline=offline):
-        from foredraft.engine.llm import LLM
         from foredraft.engine.open_target import EngineArgs
-        from foredraft.engine.speculation import parse_speculation
         from foredraft.server.app import create_service
+        from foredraft.server.model_spec import ModelSpec
 
         args = EngineArgs(
             model=model,
@@ -130,25 +124,8 @@ def serve(
             offline=offline,
             seed=seed,
         )
-        method = parse_speculation(speculation).method  # a wrong one is refused before anything is loaded
-
-    def load() -> LLM:
-        llm = LLM.from_args(args, speculation)
-        if generation_config != "auto":
-            llm.generation_defaults = _generation_config(generation_config)
-        return llm
+        spec = ModelSpec(args, speculation, generation_config)
+        method = spec.method  # a wrong one is refused before anything is loaded
 
     configure_logging(log_level, access=not disable_access_log)
-    run_server(create_service(load, settings, method=method), listening, log_level=log_level)
-
-
-def _generation_config(source: str) -> GenerationConfig | None:
-    """A folder's generation_config.json; None for "none"."""
-    if source == "none":
-        return None
-    from foredraft.target.load_checkpoint import load_generation_defaults
-
-    found = load_generation_defaults(Path(source))
-    if found is None:
-        raise ConfigError(f"{source} has no generation_config.json; give auto, none, or a folder that has one")
-    return found
+    run_server(create_service(spec.load, settings, method=method), listening, log_level=log_level)

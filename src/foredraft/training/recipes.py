@@ -98,7 +98,7 @@ LOOK_UP = (
 REWORK = (
     f"Correct the mistakes in this text and repeat it in full:\n\n{TEXT}", f"Make this text more formal:\n\n{TEXT}",
     f"Take the names, places and dates out of this text and give them as JSON:\n\n{TEXT}",
-    f"Rewrite the text as a list:\n\n{TEXT}", "Repeat this text, but change",
+    f"Rewrite the text as a list:\n\n{TEXT}", f"{TEXT}\n\nRepeat this text, but change",
 )  # fmt: skip
 SCRIPTS = ("Write a {language} function or class: {program}.", "Write a short {language} script: {program}.")
 EDIT = (

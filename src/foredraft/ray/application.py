@@ -1,0 +1,74 @@
+"""The Ray Serve application: a gateway in front of engine replicas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foredraft.errors import ConfigError
+from foredraft.ray.arguments import Replicas
+from foredraft.server.model_spec import ModelSpec
+from foredraft.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+__all__ = ["ENGINE", "GATEWAY", "build_application", "load_ray"]
+
+ENGINE, GATEWAY = "engine", "gateway"
+HEALTH_SECONDS = 5
+MOST_REQUESTS = 100_000
+"""In the gateway at a time; the replicas' own queues are what limits them."""
+
+
+def load_ray() -> Any:
+    """The module. Raises ConfigError if it isn't installed."""
+    try:
+        import ray
+        import ray.serve
+    except ImportError as error:
+        raise ConfigError(
+            "Replicas need ray[serve], which is not installed; run pip install 'foredraft[ray]'"
+        ) from error
+    return ray
+
+
+def build_application(spec: ModelSpec, settings: ServerSettings, replicas: Replicas) -> Application:
+    """A gateway and as many engine replicas as `replicas` says, not deployed yet."""
+    load_ray()
+    from ray import serve
+    from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+
+    from foredraft.ray.gateway import Gateway
+    from foredraft.ray.replica import EngineReplica
+    from foredraft.ray.router import PrefixRouter
+
+    slots = spec.args.max_num_seqs
+    if replicas.autoscale is None:
+        scale: dict[str, Any] = {"num_replicas": replicas.replicas}
+    else:
+        least, most = replicas.autoscale
+        scale = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=least, max_replicas=most, target_ongoing_requests=slots
+            )
+        }
+    engine = serve.deployment(
+        EngineReplica,
+        name=ENGINE,
+        max_ongoing_requests=slots + max(settings.max_queue, 1),
+        ray_actor_options={"num_cpus": replicas.num_cpus, "num_gpus": replicas.num_gpus},
+        health_check_period_s=HEALTH_SECONDS,
+        graceful_shutdown_timeout_s=settings.shutdown_timeout,
+        request_router_config=RequestRouterConfig(
+            request_router_class=PrefixRouter, request_router_kwargs={"imbalance": replicas.imbalance}
+        ),
+        **scale,
+    )
+    gateway = serve.deployment(
+        Gateway,
+        name=GATEWAY,
+        max_ongoing_requests=MOST_REQUESTS,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=settings.shutdown_timeout,
+    )
+    return gateway.bind(engine.bind(spec, settings), settings.max_body_bytes)
