@@ -329,10 +329,15 @@ def test_a_head_of_another_target_is_refused(changes: dict[str, Any], sentence: 
         Eagle3Drafter("", head=head).bind(random_target())
 
 
+@pytest.mark.parametrize("drafter", [EagleDrafter(), Eagle3Drafter()])
+def test_without_a_head_for_the_target_it_says_how_to_get_one(drafter: EagleDrafter) -> None:
+    with pytest.raises(LoadError, match="No head for method .* train one with `foredraft train"):
+        drafter.bind(random_target())
+
+
 @pytest.mark.parametrize(
     "config",
     [
-        {"model": ""},
         {"model": "somewhere", "draft_min_token_prob": 1.5},
         {"model": "somewhere", "tree": {"depth": 0}},
         {"model": "somewhere", "tree": {"top_k": 1000}},

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 class EagleDrafter(BaseDrafter):
     """Raises ConfigError for values that make no sense, LoadError from `bind` if the head doesn't fit the target.
 
-    model                   folder, file or hub id of the head
+    model                   folder, file or hub id of the head; left out, what comes with foredraft for the target
     num_speculative_tokens  longest chain, or most nodes of a tree
     tree                    {"depth": 6, "top_k": 8, "nodes": 60}: levels, nodes read a level, nodes in all; without it
                             drafts are chains
@@ -62,7 +62,7 @@ class EagleDrafter(BaseDrafter):
 
     generation: ClassVar[Literal[1, 3]] = 1
 
-    model: str
+    model: str = ""
     num_speculative_tokens: int | None = None
     tree: Mapping[str, int] | TreeShape | None = None
     draft_min_token_prob: float | None = None
@@ -75,8 +75,6 @@ class EagleDrafter(BaseDrafter):
     _ranking: ClassVar[Ranking] = Ranking.PERTURBED
 
     def __post_init__(self) -> None:
-        if not self.model and self.head is None:
-            raise ConfigError("The head's name is empty; give a folder, a file or a hub id.")
         self._shape, self.num_speculative_tokens = shape_of(self.tree, self.num_speculative_tokens, CHAIN_LENGTH)
         least = self.draft_min_token_prob
         self._least = (CHAIN_LEAST if self._shape.top_k == 1 else TREE_LEAST) if least is None else least

@@ -49,7 +49,7 @@ class _Asked(NamedTuple):
 class MedusaDrafter(BaseDrafter):
     """Raises ConfigError for values that make no sense, LoadError from `bind` if the heads don't fit the target.
 
-    model                   folder, file or hub id of the heads
+    model                   folder, file or hub id of the heads; left out, what comes with foredraft for the target
     num_speculative_tokens  longest chain, or most nodes of a tree
     tree                    {"depth": 4, "top_k": 8, "nodes": 32}: heads used, ranks used of each, nodes in all; without
                             it drafts are chains
@@ -60,7 +60,7 @@ class MedusaDrafter(BaseDrafter):
     swap                    makes faster equivalents of linear layers
     """
 
-    model: str
+    model: str = ""
     num_speculative_tokens: int | None = None
     tree: Mapping[str, int] | TreeShape | None = None
     draft_min_token_prob: float | None = None
@@ -72,8 +72,6 @@ class MedusaDrafter(BaseDrafter):
     _ranking: ClassVar[Ranking] = Ranking.PERTURBED
 
     def __post_init__(self) -> None:
-        if not self.model and self.heads is None:
-            raise ConfigError("The heads' name is empty; give a folder, a file or a hub id.")
         self._shape, self.num_speculative_tokens = shape_of(self.tree, self.num_speculative_tokens, CHAIN_LENGTH)
         least = self.draft_min_token_prob
         self._least = (CHAIN_LEAST if self._shape.top_k == 1 else TREE_LEAST) if least is None else least

@@ -20,6 +20,7 @@ from foredraft.heads.checkpoint import read_head
 from foredraft.heads.eagle import EagleHead
 from foredraft.heads.info import Doubt, TargetFacts, vocabulary_hash
 from foredraft.heads.medusa import MedusaHeads
+from foredraft.heads.shipped import shipped_head
 
 if TYPE_CHECKING:
     from foredraft.target.decoder import Decoder
@@ -97,7 +98,8 @@ def open_eagle_head(
     self_test: bool = False,
     swap: Swap | None = None,
 ) -> HeadOnTarget[EagleHead]:
-    """Read an EAGLE head of that generation, or take the `given` one. Raises LoadError if it doesn't fit the target.
+    """Read an EAGLE head of that generation, take the `given` one, or without either the one that comes with foredraft.
+    Raises LoadError if it doesn't fit the target, or there is none.
 
     Where the file leaves its reading open, or if `self_test` is set, the target writes some text to decide.
     """
@@ -105,6 +107,7 @@ def open_eagle_head(
     doubts: tuple[Doubt, ...] = ()
     head = given
     if head is None:
+        model = model or _shipped(method, target)
         head, doubts = _read(model, target, EagleHead, method, revision, allow_pickle)
     name, shape = model or "The given head", head.shape
     if shape.generation != generation:
@@ -122,7 +125,7 @@ def open_eagle_head(
     opened = _place(name, head, target)
     if doubts or self_test:  # before layers are swapped: other readings are built from the weights as they were read
         opened = replace(opened, head=tried_on_text(name, opened.head, target, doubts))
-    return _swapped(opened, swap)
+    return _swapped(opened, swap or target.decoder.adopt)
 
 
 def open_medusa_heads(
@@ -134,11 +137,25 @@ def open_medusa_heads(
     allow_pickle: bool = False,
     swap: Swap | None = None,
 ) -> HeadOnTarget[MedusaHeads]:
-    """Read Medusa heads, or take the `given` ones. Raises LoadError if they don't fit the target."""
+    """Read Medusa heads, take the `given` ones, or without either those that come with foredraft. Raises LoadError if
+    they don't fit the target, or there are none.
+    """
+    if given is None:
+        model = model or _shipped("medusa", target)
     heads = given or _read(model, target, MedusaHeads, "medusa", revision, allow_pickle)[0]
     name = model or "The given heads"
     check_fit(name, target, hidden=heads.shape.hidden, vocab_size=heads.shape.vocab_size)
-    return _swapped(_place(name, heads, target), swap)
+    return _swapped(_place(name, heads, target), swap or target.decoder.adopt)
+
+
+def _shipped(method: str, target: Target) -> str:
+    folder = shipped_head(method, facts_of(target))
+    if folder is None:
+        raise LoadError(
+            f"No head for method {method!r} comes with foredraft for {target.name}; name one with `model`, or train "
+            f"one with `foredraft train {method} MODEL`"
+        )
+    return str(folder)
 
 
 def _read(
@@ -159,7 +176,6 @@ def _place(name: str, head: Head, target: Target) -> HeadOnTarget[Head]:
     return HeadOnTarget(name, head.to(device, dtype).train(False).requires_grad_(False), device, dtype, decoder.head)
 
 
-def _swapped(opened: HeadOnTarget[Head], swap: Swap | None) -> HeadOnTarget[Head]:
-    if swap is not None:
-        swap_linears(opened.head, swap)
+def _swapped(opened: HeadOnTarget[Head], swap: Swap) -> HeadOnTarget[Head]:
+    swap_linears(opened.head, swap)
     return opened

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "GATEWAY", "build_application", "load_ray"]
 
 ENGINE, GATEWAY = "engine", "gateway"
+ROUTER = "foredraft.ray.router.PrefixRouter"
 HEALTH_SECONDS = 5
 MOST_REQUESTS = 100_000
 """In the gateway at a time; the replicas' own queues are what limits them."""
@@ -40,7 +41,6 @@ def build_application(spec: ModelSpec, settings: ServerSettings, replicas: Repli
 
     from foredraft.ray.gateway import Gateway
     from foredraft.ray.replica import EngineReplica
-    from foredraft.ray.router import PrefixRouter
 
     slots = spec.args.max_num_seqs
     if replicas.autoscale is None:
@@ -52,7 +52,7 @@ def build_application(spec: ModelSpec, settings: ServerSettings, replicas: Repli
                 min_replicas=least, max_replicas=most, target_ongoing_requests=slots
             )
         }
-    engine = serve.deployment(
+    engine: Any = serve.deployment(
         EngineReplica,
         name=ENGINE,
         max_ongoing_requests=slots + max(settings.max_queue, 1),
@@ -60,15 +60,16 @@ def build_application(spec: ModelSpec, settings: ServerSettings, replicas: Repli
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=settings.shutdown_timeout,
         request_router_config=RequestRouterConfig(
-            request_router_class=PrefixRouter, request_router_kwargs={"imbalance": replicas.imbalance}
+            request_router_class=ROUTER, request_router_kwargs={"imbalance": replicas.imbalance}
         ),
         **scale,
     )
-    gateway = serve.deployment(
+    gateway: Any = serve.deployment(
         Gateway,
         name=GATEWAY,
         max_ongoing_requests=MOST_REQUESTS,
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=settings.shutdown_timeout,
     )
-    return gateway.bind(engine.bind(spec, settings), settings.max_body_bytes)
+    bound: Application = gateway.bind(engine.bind(spec, settings), settings.max_body_bytes)
+    return bound

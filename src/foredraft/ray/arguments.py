@@ -71,7 +71,7 @@ def read_arguments(args: Mapping[str, Any]) -> Described:
     if speculation is not None and not isinstance(speculation, Mapping):
         raise ConfigError(f"speculative_config is {speculation!r}; give a mapping, or null to decode plainly.")
     generation = given.pop("generation_config", "auto")
-    settings = {"model_names": (given["model"],)}
+    settings: dict[str, Any] = {"model_names": (given["model"],)}
     engine, replicas = dict[str, Any](), dict[str, Any]()
     for name, value in given.items():
         field = RENAMED.get(name, name)

@@ -18,7 +18,7 @@ class PrefixRouter(RequestRouter):
     the others. What each replica has read is what this router has sent it.
     """
 
-    def initialize_state(self, imbalance: int = 4) -> None:
+    def initialize_state(self, imbalance: int = 4) -> None:  # type: ignore[override]
         """imbalance  requests that a replica may have more than the least busy one before others are preferred"""
         self._imbalance = imbalance
         self._index: PrefixIndex[ReplicaID] = PrefixIndex()

@@ -64,5 +64,5 @@ def deployed(described: Described, *, host: str, port: int, root_path: str = "")
             serve.delete(APPLICATION)
     finally:
         if own:
-            serve.shutdown()
+            serve.shutdown()  # type: ignore[no-untyped-call]
             ray.shutdown()

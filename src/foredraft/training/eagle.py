@@ -12,9 +12,10 @@ from foredraft.heads.taps import default_boundaries
 from foredraft.training.recording import LAST
 from foredraft.training.target_sizes import TargetSizes
 
-__all__ = ["fit_final_norm", "new_eagle1", "new_eagle3"]
+__all__ = ["fit_final_norm", "fit_input", "new_eagle1", "new_eagle3"]
 
 SPREAD = 0.02
+RIDGE = 1e-3
 
 
 def new_eagle1(sizes: TargetSizes, *, intermediate: int | None = None, seed: int = 0) -> EagleHead:
@@ -73,6 +74,20 @@ def fit_final_norm(head: EagleHead, highest: torch.Tensor, last: torch.Tensor) -
     normal = highest * torch.rsqrt(highest.square().mean(dim=-1, keepdim=True) + head.shape.epsilon)
     weight = (normal * last).sum(dim=0) / normal.square().sum(dim=0).clamp_min(1e-6)
     head.norm.weight.copy_(weight)
+
+
+@torch.no_grad()
+def fit_input(head: EagleHead, embeddings: torch.Tensor, states: torch.Tensor, following: torch.Tensor) -> None:
+    """Set an EAGLE-1 head's `fc` to the best linear map from (embedding of the next token, state) [n, H] each to the
+    next state [n, H]: ridge regression, solved at once. About half of the next state's variance is linear, which saves
+    hundreds of steps."""
+    pairs = torch.cat([embeddings, states], dim=1).double()
+    spread = pairs.std(dim=0).clamp_min(1e-6)
+    scaled = pairs / spread
+    products = scaled.t() @ scaled
+    products += torch.eye(len(products), dtype=products.dtype, device=products.device) * (RIDGE * len(pairs))
+    solution = torch.linalg.solve(products, scaled.t() @ following.double()) / spread.unsqueeze(1)
+    head.fc.weight.copy_(solution.t())
 
 
 def _common(sizes: TargetSizes, intermediate: int | None) -> dict[str, Any]:

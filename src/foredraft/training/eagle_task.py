@@ -21,7 +21,7 @@ from foredraft.heads.info import TargetFacts
 from foredraft.heads.write import write_head
 from foredraft.training.acceptance import SimulatedAcceptance
 from foredraft.training.chains import chain_steps, each_chain
-from foredraft.training.eagle import fit_final_norm
+from foredraft.training.eagle import fit_final_norm, fit_input
 from foredraft.training.examples import Example
 from foredraft.training.losses import Objective, token_losses
 from foredraft.training.recording import LAST
@@ -75,7 +75,9 @@ class EagleTask:
             self._mask[label_ids] = True
 
     def warm_start(self, examples: Sequence[Example]) -> None:
-        if self.head.shape.generation == 3:
+        if self.head.shape.generation == 1:
+            fit_input(self.head, *self._transitions(examples))
+        else:
             highest = self.taps.index(max(self.head.shape.aux_layers))
             states = torch.cat([example.states for example in examples]).to(self._device)
             fit_final_norm(self.head, states[:, highest], states[:, self.taps.index(LAST)])
@@ -123,6 +125,15 @@ class EagleTask:
         shape, steps = self.head.shape, self.losses.steps
         vocabulary = len(self._labels)
         return 4 * tokens * ((steps + 1) * (12 * shape.hidden + 4 * shape.intermediate) + vocabulary * (1 + 3 * steps))
+
+    def _transitions(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
+        """Next tokens' embeddings, states and next states of the rows that draft, [R, H] each."""
+        spans = [(example, slice(example.first, example.rows)) for example in examples]
+        return (
+            self._embed(torch.cat([ex.tokens[1:][span] for ex, span in spans]).to(self._device)),
+            torch.cat([ex.states[span, -1] for ex, span in spans]).to(self._device),
+            torch.cat([ex.states[1:][span, -1] for ex, span in spans]).to(self._device),
+        )
 
     @property
     def _device(self) -> torch.device:

@@ -30,6 +30,7 @@ from foredraft.training.task import Task
 __all__ = ["TrainPlan", "TrainProgress", "Trained", "train"]
 
 EVALUATION_TOKENS = 2048
+WARM_START_TOKENS = 20_000
 BYTES_PER_TRAINED = 12
 
 
@@ -145,8 +146,7 @@ class _Run:
         saved, tokens = began, 0
         every = max(1, self.steps // plan.evaluations) if plan.evaluations else self.steps + 1
         if self.step == 0:
-            first = [index for group in self.schedule[0] for index in group]
-            self.task.warm_start(self.source.examples([self.split.train[index] for index in first]))
+            self.task.warm_start(self.source.examples(_up_to(self.split.train, WARM_START_TOKENS)))
         if self.step == 0 and plan.evaluations:
             self._measure(0.0)
         while self.step < self.steps:
@@ -269,6 +269,16 @@ def _schedule(records: tuple[Record, ...], plan: TrainPlan) -> list[list[list[in
         share = min(1.0, plan.epochs - epoch)
         groups += of_epoch[: max(1, round(len(of_epoch) * share))]
     return [groups[first : first + plan.accumulate] for first in range(0, len(groups), plan.accumulate)]
+
+
+def _up_to(records: tuple[Record, ...], tokens: int) -> list[Record]:
+    chosen = []
+    for record in records:
+        chosen.append(record)
+        tokens -= len(record.answer)
+        if tokens <= 0:
+            break
+    return chosen
 
 
 def _in_order(lengths: list[int], most: int) -> list[list[int]]:
