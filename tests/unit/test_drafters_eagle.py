@@ -331,7 +331,7 @@ def test_a_head_of_another_target_is_refused(changes: dict[str, Any], sentence: 
 
 @pytest.mark.parametrize("drafter", [EagleDrafter(), Eagle3Drafter()])
 def test_without_a_head_for_the_target_it_says_how_to_get_one(drafter: EagleDrafter) -> None:
-    with pytest.raises(LoadError, match="No head for method .* train one with `foredraft train"):
+    with pytest.raises(LoadError, match=r"No head for method .* train one with `foredraft train"):
         drafter.bind(random_target())
 
 

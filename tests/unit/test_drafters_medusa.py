@@ -150,9 +150,7 @@ def test_heads_of_another_target_are_refused(changes: dict[str, Any], sentence: 
         MedusaDrafter("", heads=medusa_heads(**changes)).bind(random_target())
 
 
-@pytest.mark.parametrize(
-    "config", [{"model": "x", "draft_min_token_prob": -1.0}, {"model": "x", "tree": {"top_k": 0}}]
-)
+@pytest.mark.parametrize("config", [{"model": "x", "draft_min_token_prob": -1.0}, {"model": "x", "tree": {"top_k": 0}}])
 def test_values_that_make_no_sense_are_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="give"):
         MedusaDrafter(**config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 from foredraft.cli import options
@@ -63,6 +64,9 @@ def serve(
     enable_log_requests: own.EnableLogRequests = False,
     disable_access_log: own.DisableAccessLog = False,
     log_level: own.LogLevel = "info",
+    ray: own.Ray = False,
+    replicas: own.Replicas = None,
+    autoscale: own.Autoscale = None,
 ) -> None:
     """Serve a model over OpenAI's API, until SIGTERM or Ctrl-C.
 
@@ -73,6 +77,10 @@ def serve(
         raise ConfigError(f"serve needs {missing}, which is not installed; run pip install 'foredraft[serve]'")
     if log_level not in LOG_LEVELS:
         raise ConfigError(f"--uvicorn-log-level is {log_level!r}; give one of {', '.join(LOG_LEVELS)}")
+    if ray:
+        own.check_ray(replicas, autoscale, port, tls=ssl_keyfile is not None)
+    elif replicas is not None or autoscale is not None:
+        raise ConfigError("--replicas and --autoscale need --ray; add it.")
     speculation = own.server_speculation(speculative_config_json, spec_method, spec_model, spec_tokens, plain=plain)
     from foredraft.page import page_directory, page_hash
     from foredraft.server.run import Listening, configure_logging
@@ -128,4 +136,11 @@ def serve(
         method = spec.method  # a wrong one is refused before anything is loaded
 
     configure_logging(log_level, access=not disable_access_log)
+    if ray:
+        from foredraft.ray.arguments import Described, autoscale_range, cluster_share
+        from foredraft.ray.run import serve_on_ray
+
+        wanted = cluster_share(args.device, replicas or 1, None if autoscale is None else autoscale_range(autoscale))
+        serve_on_ray(Described(spec, replace(settings, plan=None), wanted), listening)
+        return
     run_server(create_service(spec.load, settings, method=method), listening, log_level=log_level)

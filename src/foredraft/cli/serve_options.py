@@ -15,7 +15,7 @@ from foredraft.cli.options import MODEL
 from foredraft.cli.parse import speculative_config
 from foredraft.errors import ConfigError
 
-NETWORK, API, LIMITS, LOGS = "Network", "API", "Limits", "Logs and metrics"
+NETWORK, API, LIMITS, LOGS, REPLICAS = "Network", "API", "Limits", "Logs and metrics", "Replicas"
 API_KEY_VARIABLE = "FOREDRAFT_API_KEY"
 
 
@@ -181,13 +181,38 @@ LogLevel = Annotated[
     str,
     typer.Option("--uvicorn-log-level", metavar="NAME", help="debug, info, warning or error.", rich_help_panel=LOGS),
 ]
+Ray = Annotated[
+    bool,
+    typer.Option(
+        "--ray",
+        help="Serve replicas with Ray: on the cluster of RAY_ADDRESS, or on this machine.",
+        rich_help_panel=REPLICAS,
+    ),
+]
+Replicas = Annotated[
+    int | None, typer.Option(metavar="N", help="With --ray: how many. [default: 1]", rich_help_panel=REPLICAS)
+]
+Autoscale = Annotated[
+    str | None,
+    typer.Option(metavar="MIN:MAX", help="With --ray: as many as the load needs.", rich_help_panel=REPLICAS),
+]
+
+
+def check_ray(replicas: int | None, autoscale: str | None, port: int, *, tls: bool) -> None:
+    """Refuse flags that replicas can't have."""
+    if replicas is not None and autoscale is not None:
+        raise ConfigError("--replicas and --autoscale exclude each other; drop one of them.")
+    if tls:
+        raise ConfigError("--ray doesn't go with --ssl-keyfile; put a proxy in front that ends TLS.")
+    if port == 0:
+        raise ConfigError("--ray needs a port that is known before; give --port another value than 0.")
 
 
 def server_speculation(
     text: str | None, method: str | None, model: str | None, tokens: int | None, *, plain: bool
 ) -> dict[str, object] | None:
-    """What the speculation flags add up to. Without a method or a model among them it is "auto", since the requests of a
-    server are of all kinds.
+    """What the speculation flags add up to. Without a method or a model among them it is "auto", since a server gets
+    requests of all kinds.
     """
     config = speculative_config(text, method, model, tokens, plain=plain)
     chosen = method or model or {"method", "model"} & json.loads(text or "{}").keys()

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from foredraft.drafters.base import BaseDrafter, Drafter, Features, Wants
 from foredraft.drafters.blend import Blend
-from foredraft.drafters.eagle import Eagle3Drafter
 from foredraft.drafters.hit_rates import HitRates
-from foredraft.drafters.open_head import facts_of
 from foredraft.drafters.prediction import PredictionDrafter
 from foredraft.drafters.proposals import Draft, Proposals, drafts_of, tree_of
 from foredraft.drafters.recycling import RecyclingDrafter
 from foredraft.errors import ConfigError
-from foredraft.heads.shipped import shipped_head
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
@@ -44,16 +41,8 @@ WEIGHT = 0.1
 """Of the latest observation in a running average."""
 
 
-HEAD_TREE = {"depth": 5, "top_k": 4, "nodes": 16}
-
-
-def _drafters_for(target: Target) -> tuple[Drafter, ...]:
-    """Suffix decoding, which knows what the prompt says; and the head that comes with foredraft for this target, or
-    else recycling, which adds what the target itself came up with.
-    """
-    head = shipped_head("eagle3", facts_of(target))
-    if head is not None:
-        return (PredictionDrafter(), Eagle3Drafter(str(head), tree=HEAD_TREE))
+def _default_drafters() -> tuple[Drafter, ...]:
+    # Suffix decoding knows what the prompt says; recycling adds what the target itself came up with.
     return (PredictionDrafter(), RecyclingDrafter(recycling_from_prompt=False))
 
 
@@ -62,19 +51,20 @@ class HybridDrafter(BaseDrafter):
     """Raises ConfigError for too few or too many drafters.
 
     num_speculative_tokens  most draft nodes per sequence and step, all drafters together
-    drafters                what to combine, the cheapest first; left out, suffix decoding, which uses a prediction if
-                            there is one, and the head that comes with foredraft for the target, or else recycling
+    drafters                what to combine, the cheapest first; by default suffix decoding, which uses a prediction if
+                            there is one, and recycling
     """
 
     num_speculative_tokens: int = 32
-    drafters: tuple[Drafter, ...] | None = None
+    drafters: tuple[Drafter, ...] = field(default_factory=_default_drafters)
 
     def __post_init__(self) -> None:
-        if self.drafters == ():
+        if not self.drafters:
             raise ConfigError("A hybrid without drafters drafts nothing; list some, or leave the key out.")
-        if self.drafters and len(self.drafters) > MOST_DRAFTERS:
+        if len(self.drafters) > MOST_DRAFTERS:
             raise ConfigError(f"A hybrid of {len(self.drafters)} drafters is too much; list at most {MOST_DRAFTERS}.")
-        self._join(self.drafters or ())
+        self._members = [_Member(drafter) for drafter in self.drafters]
+        self._blend = Blend(len(self.drafters))
         self._seconds_per_token = 0.0
         self._proposed = 0.0
 
@@ -85,14 +75,8 @@ class HybridDrafter(BaseDrafter):
         return Wants(tuple(layers), max(want.candidates for want in wants))
 
     def bind(self, target: Target) -> None:
-        if self.drafters is None:
-            self._join(_drafters_for(target))
         for member in self._members:
             member.drafter.bind(target)
-
-    def _join(self, drafters: Collection[Drafter]) -> None:
-        self._members = [_Member(drafter) for drafter in drafters]
-        self._blend = Blend(len(drafters))
 
     def begin(self, sequence: Sequence) -> None:
         for member in self._members:

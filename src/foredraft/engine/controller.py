@@ -126,6 +126,7 @@ class AutoController:
     _spent_ms: float = 0.0
     _explored_ms: float = 0.0
     _plain: bool = False
+    _explores: bool = False
     _breadth: float = 1.0
     """Nodes per level of recent drafts: a chain has one, a tree takes its time for each level, however broad."""
 
@@ -139,11 +140,13 @@ class AutoController:
         plain_ms = self.costs(len(batch) + load.prompt_rows, load.cached, len(batch)) + self.host_ms
         asked = self._asking.choose([sequence.id for sequence in batch], plain_ms / len(batch))
         limits = [limit if sequence.id in asked else 0 for sequence, limit in zip(batch, limits, strict=True)]
+        self._explores = False
         if not any(limits) or self.draft_ms_per_level < 0.01 * plain_ms:
             return limits
         curves = [self._record(sequence).survival(limit) for sequence, limit in zip(batch, limits, strict=True)]
         best = self._best_depth(curves, load)
-        if best == 0 and self._may_explore():
+        self._explores = best == 0 and self._may_explore()
+        if self._explores:
             best = 1
         return [min(limit, math.ceil(best * self._breadth)) for limit in limits]
 
@@ -180,6 +183,8 @@ class AutoController:
                 self._prior.observe(depth, accepted, promise)
         self._asking.observe(self._saved_ms(report), report.draft_seconds * 1e3)
         self._spent_ms += milliseconds
+        if self._explores:
+            self._explored_ms += report.draft_seconds * 1e3
         if self.decision is not None and self.decision.gain < 1:
             self._explored_ms += self.decision.milliseconds - self.decision.plain_milliseconds
 

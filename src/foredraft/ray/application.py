@@ -17,6 +17,7 @@ __all__ = ["ENGINE", "GATEWAY", "build_application", "load_ray"]
 ENGINE, GATEWAY = "engine", "gateway"
 ROUTER = "foredraft.ray.router.PrefixRouter"
 HEALTH_SECONDS = 5
+CONSTRUCTOR_ATTEMPTS = 3
 MOST_REQUESTS = 100_000
 """In the gateway at a time; the replicas' own queues are what limits them."""
 
@@ -58,6 +59,7 @@ def build_application(spec: ModelSpec, settings: ServerSettings, replicas: Repli
         max_ongoing_requests=slots + max(settings.max_queue, 1),
         ray_actor_options={"num_cpus": replicas.num_cpus, "num_gpus": replicas.num_gpus},
         health_check_period_s=HEALTH_SECONDS,
+        max_constructor_retry_count=CONSTRUCTOR_ATTEMPTS,
         graceful_shutdown_timeout_s=settings.shutdown_timeout,
         request_router_config=RequestRouterConfig(
             request_router_class=ROUTER, request_router_kwargs={"imbalance": replicas.imbalance}

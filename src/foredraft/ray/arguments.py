@@ -14,12 +14,12 @@ from foredraft.errors import ConfigError
 from foredraft.server.model_spec import ModelSpec
 from foredraft.server.settings import ServerSettings
 
-__all__ = ["Described", "Replicas", "autoscale_range", "read_arguments"]
+__all__ = ["Described", "Replicas", "autoscale_range", "cluster_share", "read_arguments"]
 
 AUTO: Mapping[str, object] = {"method": "auto"}
 RENAMED = {"served_model_name": "model_names", "override_generation_config": "generation_config"}
-NOT_HERE = {"plan", "allowed_origins"}
-LISTS = {"model_names", "api_keys"}
+NOT_HERE = {"plan"}
+LISTS = {"model_names", "api_keys", "allowed_origins"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,14 @@ def autoscale_range(text: str) -> tuple[int, int]:
     if not (colon and least.isdecimal() and most.isdecimal()):
         raise ConfigError(f"autoscale is {text!r}; write it like 1:4.")
     return int(least), int(most)
+
+
+def cluster_share(device: str, replicas: int, autoscale: tuple[int, int] | None) -> Replicas:
+    """Replicas of one core each, and of one GPU each if the model goes to one."""
+    import torch
+
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    return Replicas(replicas=replicas, autoscale=autoscale, num_gpus=float(on_gpu))
 
 
 def read_arguments(args: Mapping[str, Any]) -> Described:

@@ -67,7 +67,7 @@ class RelayedAnswer(Response):
                 await relay.run(self._engine.remote(self._request))
                 return
             except RayActorError as error:
-                logger.warning("A replica died with a request (attempt %d): %s", attempt, error)
+                logger.warning("A replica died with a request (attempt %d): %s", attempt, str(error).partition("\n")[0])
                 if relay.begun:
                     await relay.break_off()
                     return

@@ -16,6 +16,8 @@ from foredraft.server.settings import PlanPage, ServerSettings
 
 __all__ = ["EngineReplica"]
 
+API_KEY_VARIABLE = "FOREDRAFT_API_KEY"
+
 Message = MutableMapping[str, Any]
 
 
@@ -28,7 +30,9 @@ class EngineReplica:
         from foredraft.server.run import configure_logging
 
         configure_logging()
-        settings = replace(settings, plan=PlanPage(page_directory(), page_hash))
+        secret = os.environ.get(API_KEY_VARIABLE)  # of the cluster's own secrets, rather than in a YAML file
+        keys = settings.api_keys or ((secret,) if secret else ())
+        settings = replace(settings, api_keys=keys, plan=PlanPage(page_directory(), page_hash))
         self._service = create_service(spec.load, settings, method=spec.method)
         self._app = create_app(self._service)
         self._lifespan = AsyncExitStack()
@@ -78,6 +82,10 @@ class EngineReplica:
     async def pid(self) -> int:
         """This replica's process."""
         return os.getpid()
+
+    async def open_sequences(self) -> int:
+        """Sequences that this replica decodes or that wait in it."""
+        return self._service.worker.open_sequences
 
     async def __del__(self) -> None:
         """Called by Ray Serve when the replica's last request is done."""

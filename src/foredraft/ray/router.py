@@ -13,12 +13,12 @@ from foredraft.ray.prefixes import PrefixIndex, rank
 __all__ = ["PrefixRouter"]
 
 
-class PrefixRouter(RequestRouter):
+class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray is not checked, so its class is Any
     """Prefers the replica that has the longest part of the prompt in its cache, as long as it isn't much busier than
     the others. What each replica has read is what this router has sent it.
     """
 
-    def initialize_state(self, imbalance: int = 4) -> None:  # type: ignore[override]
+    def initialize_state(self, imbalance: int = 4) -> None:
         """imbalance  requests that a replica may have more than the least busy one before others are preferred"""
         self._imbalance = imbalance
         self._index: PrefixIndex[ReplicaID] = PrefixIndex()

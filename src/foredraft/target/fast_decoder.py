@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from foredraft.errors import LoadError
 from foredraft.target.decoder import Hidden
-from foredraft.target.flat_pass import FlatPass, Segment
+from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import LlamaShape, Unsupported, read_shape
 from foredraft.target.quantization import WeightFormat
@@ -40,6 +40,8 @@ class Way(Protocol):
 
     def head(self, hidden: Tensor) -> Tensor: ...
 
+    def embed(self, tokens: Tensor) -> Tensor: ...
+
     def adopt(self, linear: nn.Linear) -> nn.Module: ...
 
     def run_products(self, rows: int) -> None: ...
@@ -62,7 +64,6 @@ class FastDecoder:
         self.vocab_size = shape.vocabulary
         self.hidden_size = shape.hidden
         self.own_threads = way.own_threads
-        self._first_layer: tuple[Way, KVCache] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -80,20 +81,8 @@ class FastDecoder:
 
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
-        """Ids [T] -> rows [T, H] of the embedding table, whatever format it is packed in: the input of a first layer.
-
-        That costs a layer's pass, which is little beside the head that reads the rows.
-        """
-        if self._first_layer is None:
-            way = self.way.truncated(1)
-            self._first_layer = way, KVCache(way.shape.cache_shape, 1, way.cache_dtype, way.device)
-        way, cache = self._first_layer
-        rows = len(tokens)
-        cache.reserve(rows)
-        flat = FlatPass(tokens.to(way.device), torch.arange(rows, device=way.device), (Segment(0, 0, 0, rows),))
-        inputs = way.forward(flat, cache, (0,)).taps
-        assert inputs is not None
-        return inputs[:, 0] / way.shape.embedding_scale
+        """Ids [T] -> rows [T, H] of the embedding table, whatever format it is packed in."""
+        return self.way.embed(tokens)
 
     def adopt(self, linear: nn.Linear) -> nn.Module:
         """The layer on this decoder's kernels, or as it is."""

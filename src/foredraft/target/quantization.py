@@ -13,7 +13,16 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Packed", "WeightFormat", "interleave", "pack", "packed_bytes", "quantise_activations", "quantise_rows"]
+__all__ = [
+    "Packed",
+    "WeightFormat",
+    "interleave",
+    "pack",
+    "packed_bytes",
+    "quantise_activations",
+    "quantise_rows",
+    "unpack",
+]
 
 WeightFormat = Literal["float32", "bfloat16", "int8"]
 
@@ -87,6 +96,15 @@ def pack(weight: Tensor, weight_format: WeightFormat, words: Tensor) -> Packed:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, missing)).contiguous().view(torch.int32)
         target[first : first + count] = rows.view(count, PANEL, rows.shape[1]).transpose(1, 2)
     return Packed(target, scale)
+
+
+def unpack(packed: Packed, columns: Tensor, weight_format: WeightFormat) -> Tensor:
+    """The rows [n, K] float32 of the weight that was packed, for column numbers [n]."""
+    kind = {"int8": torch.uint8, "bfloat16": torch.bfloat16, "float32": torch.float32}[weight_format]
+    panels, words, _ = packed.words.shape
+    numbers = packed.words.view(kind).view(panels, words, PANEL, -1)
+    rows = numbers[columns // PANEL, :, columns % PANEL].flatten(1).float()
+    return rows if packed.scale is None else (rows - 128) * packed.scale[columns].unsqueeze(1)
 
 
 def interleave(gate: Tensor, up: Tensor) -> Tensor:

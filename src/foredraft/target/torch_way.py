@@ -103,6 +103,9 @@ class TorchWay:
     def head(self, hidden: Tensor) -> Tensor:
         return self._product(hidden.to(self.dtype), self.head_weight) * self.shape.logits_scale
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.embedding[tokens.to(self.device)].to(self.dtype)
+
     def adopt(self, linear: nn.Linear) -> nn.Module:
         return linear
 

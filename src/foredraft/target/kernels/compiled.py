@@ -27,7 +27,7 @@ from foredraft.target.kernels.linear import FORMATS, PackedLinear, packs
 from foredraft.target.kernels.paths import lay_paths
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
-from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes
+from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes, unpack
 from foredraft.target.threads import torch_threads
 
 __all__ = ["CompiledWay", "refusal"]
@@ -169,6 +169,11 @@ class CompiledWay:
         short._cached_keys = None
         return short
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        if isinstance(self._table, Packed):
+            return unpack(self._table, tokens, self.weight_format)
+        return self._table[tokens].float()
+
     def adopt(self, linear: nn.Linear) -> nn.Module:
         return PackedLinear(linear, self.weight_format, self._crew) if packs(linear) else linear
 
@@ -208,11 +213,12 @@ class CompiledWay:
         shape, plan = self.shape, self._plan
         table = take(EMBEDDING)
         head = self._pack(table if shape.tied else take(HEAD))
+        self._table: Tensor | Packed = head
         plan[at.HEAD], plan[at.HEAD_SCALE] = head.words.data_ptr(), self._keep(head.scale)
         if not shape.tied:
             full = table.dtype == torch.float32 and self.weight_format == "float32"
             table = table.to(torch.float32 if full else torch.bfloat16).contiguous()
-            self._kept.append(table)
+            self._table = table
             plan[at.EMBEDDING], plan[at.EMBEDDING_FORMAT] = table.data_ptr(), at.FLOAT32 if full else at.BFLOAT16
         plan[at.FINAL_NORM] = self._keep(take(FINAL_NORM))
         plan[at.FORMAT] = FORMATS[self.weight_format]

@@ -1,0 +1,227 @@
+"""Two replicas on a local Ray cluster: the answers are the plain ones, and a replica that is killed is replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from foredraft.engine.llm import LLM
+from foredraft.types import SamplingParams
+
+ray = pytest.importorskip("ray")
+pytest.importorskip("ray.serve")
+httpx2 = pytest.importorskip("httpx2")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+SECONDS = 240.0
+
+
+class Cluster(NamedTuple):
+    """A deployed application: an HTTP client for it, and the handle of its replicas."""
+
+    client: Any
+    engine: Any
+
+    def pids(self) -> set[int]:
+        """Processes of the replicas that answer; enough questions to meet both."""
+        found: set[int] = set()
+        for _ in range(12):
+            try:
+                found.add(self.engine.pid.remote().result(timeout_s=30))
+            except (ray.exceptions.RayActorError, TimeoutError):
+                time.sleep(0.2)
+        return found
+
+    def settled(self) -> set[int]:
+        """The replicas' processes, when there are two of them."""
+        wait_until(lambda: len(self.pids()) == 2)
+        return self.pids()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.2)
+
+
+def start_ray() -> None:
+    """Ray gives its processes half a minute to start, which a busy machine may need more than once."""
+    for attempts_left in (2, 1, 0):
+        try:
+            ray.init(include_dashboard=False, num_cpus=2, object_store_memory=100 * 2**20, log_to_driver=False)
+            return
+        except Exception:
+            ray.shutdown()
+            if not attempts_left:
+                raise
+
+
+@pytest.fixture(scope="module")
+def cluster(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    from ray import serve
+
+    from foredraft.ray.arguments import read_arguments
+    from foredraft.ray.run import APPLICATION, deployed
+    from foredraft.server.run import Listening
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    described = read_arguments(
+        {
+            "model": str(tiny_checkpoint),
+            "served_model_name": "tiny",
+            "dtype": "float64",
+            "max_num_seqs": 4,
+            "replicas": 2,
+            "num_cpus": 0.5,
+            "shutdown_timeout": 5,
+        }
+    )
+    variables = {
+        "OMP_NUM_THREADS": "1",
+        "FOREDRAFT_CACHE": str(tmp_path_factory.getbasetemp() / "cache"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        start_ray()
+        try:
+            with (
+                deployed(described, Listening(port=port)),
+                httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=SECONDS) as client,
+            ):
+                yield Cluster(client, serve.get_deployment_handle("engine", APPLICATION))
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_checkpoint: Path) -> Callable[[str, int], str]:
+    """The plain decoder's answer."""
+    llm = LLM(str(tiny_checkpoint), dtype="float64", max_num_seqs=4)
+
+    def answer(prompt: str, count: int) -> str:
+        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+        return llm.generate(prompt, params)[0].outputs[0].text
+
+    return answer
+
+
+def text_body(prompt: str, count: int, **more: Any) -> dict[str, Any]:
+    return {"model": "tiny", "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True, **more}
+
+
+def events(lines: Iterator[str]) -> list[Any]:
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+def joined(chunks: list[Any]) -> str:
+    return "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk.get("choices"))
+
+
+def test_answers_are_the_plain_ones(cluster: Cluster, plain: Callable[[str, int], str]) -> None:
+    assert cluster.client.get("/health").json() == {"status": "ok"}
+    for number in range(4):
+        got = cluster.client.post(TEXT, json=text_body(f"{number} times", 40))
+        assert got.status_code == 200
+        assert got.json()["choices"][0]["text"] == plain(f"{number} times", 40)
+        assert got.headers["x-request-id"]
+
+
+def test_a_stream_comes_in_pieces_as_it_is_decoded(cluster: Cluster, plain: Callable[[str, int], str]) -> None:
+    times = []
+    lines = []
+    with cluster.client.stream("POST", TEXT, json=text_body("A stream", 150, stream=True)) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        for line in response.iter_lines():
+            times.append(time.monotonic())
+            lines.append(line)
+    assert joined(events(iter(lines))) == plain("A stream", 150)
+    assert lines[-1] == "" or "[DONE]" in lines[-1]
+    assert len({round(moment, 3) for moment in times}) > 5
+
+
+def test_errors_pass_through(cluster: Cluster) -> None:
+    assert cluster.client.post(TEXT, json={**text_body("x", 3), "model": "other"}).status_code == 404
+    assert cluster.client.post(TEXT, json={**text_body("x", 3), "temperature": -1}).status_code == 400
+    assert cluster.client.get("/nothing").json()["error"]["type"] == "not_found_error"
+    assert cluster.client.post(TEXT, content=b"x" * (9 * 2**20)).status_code == 413
+
+
+def test_a_client_that_leaves_frees_its_place(cluster: Cluster) -> None:
+    """The replicas' own counts of what they decode go back to zero long before the answers would have been done."""
+    handle = cluster.engine
+    for number in range(3):
+        with cluster.client.stream("POST", TEXT, json=text_body(f"Leave {number}", 230, stream=True)) as response:
+            next(response.iter_lines())
+    wait_until(lambda: all(handle.open_sequences.remote().result(timeout_s=30) == 0 for _ in range(8)))
+
+
+def test_killed_under_load(cluster: Cluster, plain: Callable[[str, int], str]) -> None:
+    """kill -9 of a replica: whole answers all arrive; a stream is whole, or ends with an error that says why."""
+    before = cluster.settled()
+    outcomes: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        body = text_body(f"{number} under load", 200, stream=number % 2 == 0)
+        if number % 2:
+            outcomes[number] = cluster.client.post(TEXT, json=body)
+            return
+        with cluster.client.stream("POST", TEXT, json=body) as response:
+            lines = []
+            for line in response.iter_lines():
+                lines.append(line)
+                started.set()
+            outcomes[number] = (response.status_code, lines)
+
+    started = threading.Event()
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    assert started.wait(SECONDS)
+    victim = min(before)
+    os.kill(victim, signal.SIGKILL)
+    for thread in threads:
+        thread.join(SECONDS)
+    assert len(outcomes) == 16
+    broken = 0
+    for number, outcome in outcomes.items():
+        expected = plain(f"{number} under load", 200)
+        if number % 2:
+            assert (outcome.status_code, outcome.json()["choices"][0]["text"]) == (200, expected)
+            continue
+        status, lines = outcome
+        chunks = events(iter(lines))
+        assert status == 200
+        assert "data: [DONE]" in lines
+        if "error" in chunks[-1]:
+            broken += 1
+            assert chunks[-1]["error"]["code"] == "replica_died"
+            assert "died" in chunks[-1]["error"]["message"]
+            assert expected.startswith(joined(chunks))
+        else:
+            assert joined(chunks) == expected
+    assert broken
+    after = cluster.settled()
+    assert victim not in after
+    assert len(after & before) == 1
+    assert cluster.client.post(TEXT, json=text_body("After", 20)).json()["choices"][0]["text"] == plain("After", 20)
