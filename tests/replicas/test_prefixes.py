@@ -17,7 +17,7 @@ def test_a_conversation_keeps_its_beginning() -> None:
     first, second = "a" * 500, "b" * 300
     before, after = prefix_names(chat(first)), prefix_names(chat(first, second))
     shared = sum(a == b for a, b in zip(before, after, strict=False))
-    assert shared == 500 // BLOCK_BYTES
+    assert 500 // BLOCK_BYTES <= shared < len(after)
     assert len(after) > len(before)
     other = prefix_names(chat("x" + first[1:]))
     assert not set(before) & set(other)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 SECONDS = 240.0
+REQUESTS = 60
 
 
 class Cluster(NamedTuple):
@@ -180,29 +182,26 @@ def test_killed_under_load(cluster: Cluster, plain: Callable[[str, int], str]) -
     """kill -9 of a replica: whole answers all arrive; a stream is whole, or ends with an error that says why."""
     before = cluster.settled()
     outcomes: dict[int, Any] = {}
+    answered = threading.Semaphore(0)
 
     def ask(number: int) -> None:
         body = text_body(f"{number} under load", 200, stream=number % 2 == 0)
         if number % 2:
             outcomes[number] = cluster.client.post(TEXT, json=body)
-            return
-        with cluster.client.stream("POST", TEXT, json=body) as response:
-            lines = []
-            for line in response.iter_lines():
-                lines.append(line)
-                started.set()
-            outcomes[number] = (response.status_code, lines)
+        else:
+            with cluster.client.stream("POST", TEXT, json=body) as response:
+                outcomes[number] = (response.status_code, list(response.iter_lines()))
+        answered.release()
 
-    started = threading.Event()
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    assert started.wait(SECONDS)
-    victim = min(before)
-    os.kill(victim, signal.SIGKILL)
-    for thread in threads:
-        thread.join(SECONDS)
-    assert len(outcomes) == 16
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(ask, number) for number in range(REQUESTS)]
+        for _ in range(REQUESTS // 3):  # now both replicas are in the middle of several answers
+            assert answered.acquire(timeout=SECONDS)
+        victim = min(before)
+        os.kill(victim, signal.SIGKILL)
+        for future in asked:
+            future.result(SECONDS)
+    assert len(outcomes) == REQUESTS
     broken = 0
     for number, outcome in outcomes.items():
         expected = plain(f"{number} under load", 200)

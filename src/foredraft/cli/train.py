@@ -12,10 +12,9 @@ import typer
 
 from foredraft.cli import options
 from foredraft.cli.sections import SectionedCommand
-from foredraft.cli.starting import starting
 from foredraft.cli.terminal import say
-from foredraft.cli.train_progress import duration, shown_progress
-from foredraft.cli.train_run import Course, Setup, run, set_threads
+from foredraft.cli.train_progress import duration
+from foredraft.cli.train_run import PARALLEL, Asked, Course, Setup, run, set_threads, write_data
 from foredraft.errors import ConfigError
 
 __all__ = ["app"]
@@ -77,31 +76,11 @@ def data(
     given = None if prompts is None else read_prompts(prompts)
     drawn = parse_temperatures(temperatures)
     set_threads(threads)
-    with starting(model, offline=offline):
-        from foredraft.engine.llm import LLM
-        from foredraft.training.data import DataPlan, DataProgress, make_data
-        from foredraft.training.recording import usual_taps
-
-        llm = LLM(
-            model,
-            dtype=dtype,
-            quantization=quantization,
-            device=device,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs or 32,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            offline=offline,
-        )
-    taps = usual_taps(llm.target) if keep_states else ()
-    plan = DataPlan(tokens, seed, max_tokens, drawn, given, taps)
-    with shown_progress("data") as show:
-
-        def progress(state: DataProgress) -> None:
-            speed = state.decoded / max(state.seconds, 1e-9)
-            show(state.tokens, tokens, f"{state.tokens} tokens in {state.records} answers · {speed:.0f} tokens/s")
-
-        made = make_data(llm, output, plan, progress)
+    setup = Setup(
+        model, output, None, tokens, threads, device, quantization, dtype, revision, trust_remote_code, offline
+    )
+    asked = Asked(seed, max_tokens, drawn, given, keep_states, max_num_seqs or PARALLEL, max_model_len)
+    made = write_data(setup, output, asked)
     added = made.tokens - made.started
     say(f"{made.records} answers, {made.tokens} tokens in {output} ({added} new in {duration(made.seconds)})")
     if made.tokens < tokens:

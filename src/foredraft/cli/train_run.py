@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foredraft.cli.starting import starting
 from foredraft.cli.terminal import say
 from foredraft.cli.train_progress import duration, shown_progress
 from foredraft.errors import ConfigError
 
-__all__ = ["Course", "Setup", "run", "set_threads", "write_data"]
+if TYPE_CHECKING:
+    from foredraft.training.data import DataProgress
+    from foredraft.training.prompts import Prompts
+
+__all__ = ["PARALLEL", "Asked", "Course", "Setup", "run", "set_threads", "write_data"]
+
+PARALLEL = 32
+"""Sequences that are decoded together for data."""
 
 
 class Setup(NamedTuple):
@@ -43,6 +51,18 @@ class Course(NamedTuple):
     seed: int
 
 
+class Asked(NamedTuple):
+    """How data is made."""
+
+    seed: int = 0
+    max_tokens: int = 320
+    temperatures: tuple[float, ...] = (0.0, 0.0, 0.7, 1.0)
+    prompts: Prompts | None = None
+    keep_states: bool = True
+    max_num_seqs: int = PARALLEL
+    max_model_len: int | None = None
+
+
 def run(kind: str, setup: Setup, course: Course, asked: Mapping[str, Any]) -> None:
     """Train a drafter of that kind; `asked` are its own options."""
     if setup.data is not None and not setup.data.is_dir():
@@ -71,7 +91,7 @@ def run(kind: str, setup: Setup, course: Course, asked: Mapping[str, Any]) -> No
     folder = setup.data
     if folder is None:
         folder = setup.output / "data"
-        write_data(setup, folder)
+        write_data(setup, folder, Asked())
     with starting(setup.model, offline=setup.offline):
         target = open_training_target(
             setup.model,
@@ -110,19 +130,21 @@ def run(kind: str, setup: Setup, course: Course, asked: Mapping[str, Any]) -> No
     )
 
 
-def write_data(setup: Setup, folder: Path) -> None:
+def write_data(setup: Setup, folder: Path, asked: Asked) -> DataProgress:
     """Make `setup.tokens` of data in `folder`, or go on with what is there."""
     with starting(setup.model, offline=setup.offline):
         from foredraft.engine.llm import LLM
-        from foredraft.training.data import DataPlan, DataProgress, make_data
+        from foredraft.training.data import DataPlan, make_data
         from foredraft.training.recording import usual_taps
 
+        plan = DataPlan(setup.tokens, asked.seed, asked.max_tokens, asked.temperatures, asked.prompts)
         llm = LLM(
             setup.model,
             dtype=setup.dtype,
             quantization=setup.quantization,
             device=setup.device,
-            max_num_seqs=32,
+            max_model_len=asked.max_model_len,
+            max_num_seqs=asked.max_num_seqs,
             revision=setup.revision,
             trust_remote_code=setup.trust_remote_code,
             offline=setup.offline,
@@ -131,9 +153,11 @@ def write_data(setup: Setup, folder: Path) -> None:
 
         def progress(state: DataProgress) -> None:
             speed = state.decoded / max(state.seconds, 1e-9)
-            show(state.tokens, setup.tokens, f"{state.tokens} tokens in {state.records} answers · {speed:.0f} tokens/s")
+            what = f"{state.tokens} tokens in {state.records} answers · {speed:.0f} tokens/s"
+            show(state.tokens, setup.tokens, what)
 
-        make_data(llm, folder, DataPlan(setup.tokens, taps=usual_taps(llm.target)), progress)
+        taps = usual_taps(llm.target) if asked.keep_states else ()
+        return make_data(llm, folder, replace(plan, taps=taps), progress)
 
 
 def set_threads(threads: int | None) -> None:

@@ -98,7 +98,8 @@ class EagleTask:
                 total = total + weight * losses.classification * each.mean()
             if losses.regression:
                 goal = torch.cat([goal[after] for goal, after in zip(goals, step.after, strict=True)])
-                total = total + weight * losses.regression * smooth_l1_loss(step.states, goal)
+                states = step.states if head.norm is None else head.norm(step.states)
+                total = total + weight * losses.regression * smooth_l1_loss(states, goal)
             counted += len(kept) if step.step == 0 else 0
             weights += weight
             weight *= losses.decay
