@@ -72,7 +72,8 @@ class HybridDrafter(BaseDrafter):
     def wants(self) -> Wants:
         wants = [member.drafter.wants for member in self._members]
         layers = dict.fromkeys(layer for want in wants for layer in want.layers)
-        return Wants(tuple(layers), max(want.candidates for want in wants))
+        candidates = [member.drafter.wants.candidates for member in self._members if not member.rests]
+        return Wants(tuple(layers), max(candidates, default=0))
 
     def bind(self, target: Target) -> None:
         for member in self._members:
@@ -90,6 +91,7 @@ class HybridDrafter(BaseDrafter):
                 nodes if member.is_worth_asking(tokens, self._seconds_per_token) else 0
                 for nodes, tokens in zip(budget, expected, strict=True)
             ]
+            member.rests = any(budget) and not any(asked)
             for row, draft in enumerate(member.propose(batch, asked)):
                 drafts[row].append(draft)
                 expected[row] = max(expected[row], sum(draft.scores))
@@ -110,8 +112,7 @@ class HybridDrafter(BaseDrafter):
         for sequence in batch:
             self._blend.judge(sequence)
         for member in self._members:
-            member.judge(batch)
-            member.drafter.commit(batch, verdict, _part(features, self.wants, member.drafter.wants))
+            member.commit(batch, verdict, _part(features, self.wants, member.drafter.wants))
 
     def end(self, sequence: Sequence) -> None:
         self._blend.drop(sequence)
@@ -121,13 +122,17 @@ class HybridDrafter(BaseDrafter):
 
 
 class _Member:
-    """A drafter, what it costs, and what it is good for."""
+    """A drafter, what it costs, and what it is good for. It `rests` in steps that don't ask it; candidates, which cost
+    time, aren't computed for it then.
+    """
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.proposals = Proposals(HitRates([0.5] * DEPTHS))
         self.seconds = float("inf")
         self.usual = 0.0
+        self.rests = False
+        self._commit_seconds = 0.0
         self._tries = 0
         self._passed_over = 0
 
@@ -135,9 +140,10 @@ class _Member:
         """Whether its usual draft, compared with `expected` accepted tokens without it, saves more time than it
         takes.
         """
-        if self._tries < FIRST_TRIES or self.seconds < CHEAP * seconds_per_token:
+        cost = self.seconds + self._commit_seconds
+        if self._tries < FIRST_TRIES or cost < CHEAP * seconds_per_token:
             return True
-        if (self.usual - expected) * seconds_per_token > self.seconds:
+        if (self.usual - expected) * seconds_per_token > cost:
             return True
         self._passed_over += 1
         return self._passed_over % PROBE == 0
@@ -156,12 +162,16 @@ class _Member:
             for sequence, draft, nodes in zip(batch, self._drafts(tree, budget), budget, strict=True)
         ]
 
-    def judge(self, batch: Collection[Sequence]) -> None:
+    def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         """Learn from the tokens that came."""
         for sequence in batch:
             came_true = self.proposals.judge(sequence)
             if came_true is not None:
                 self.usual = _average(self.usual, came_true)
+        began = time.perf_counter()
+        self.drafter.commit(batch, verdict, features)
+        if batch and not self.rests:
+            self._commit_seconds = _average(self._commit_seconds, (time.perf_counter() - began) / len(batch))
 
     def _drafts(self, tree: TokenTree, budget: Collection[int]) -> list[Draft]:
         """The rows; a node without a score gets the product of the shares that came true at its depth and above."""
@@ -187,9 +197,10 @@ def _average(old: float, new: float) -> float:
 
 
 def _part(features: Features, given: Wants, wanted: Wants) -> Features:
-    """The features that one member asked for, in its own order."""
-    candidates = features.candidates[..., : wanted.candidates] if features.candidates is not None else None
-    hidden = None
+    """The features that one member asked for, in its own order; no candidates in a step that computed fewer."""
+    candidates = hidden = None
+    if features.candidates is not None and 0 < wanted.candidates <= features.candidates.shape[-1]:
+        candidates = features.candidates[..., : wanted.candidates]
     if features.hidden is not None and wanted.layers:
         hidden = features.hidden[:, [given.layers.index(layer) for layer in wanted.layers]]
-    return features._replace(candidates=candidates if wanted.candidates else None, hidden=hidden)
+    return features._replace(candidates=candidates, hidden=hidden)
