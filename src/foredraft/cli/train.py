@@ -139,7 +139,7 @@ def eagle3(
     ] = False,
     loss: LossName = "kl",
     epochs: Epochs = 2.0,
-    batch_tokens: BatchTokens = 1024,
+    batch_tokens: BatchTokens = 512,
     accumulate: Accumulate = 1,
     learning_rate: LearningRate = None,
     max_length: MaxLength = 1024,
@@ -184,13 +184,13 @@ def eagle(
     ] = 1.0,
     classification: Annotated[
         float, typer.Option(metavar="X", help="Weight of the next token's distribution.", rich_help_panel=DRAFTER)
-    ] = 0.1,
+    ] = 1.0,
     noise: Annotated[
         float, typer.Option(metavar="X", help="Largest noise on the states it reads.", rich_help_panel=DRAFTER)
     ] = 0.1,
     loss: LossName = "kl",
     epochs: Epochs = 2.0,
-    batch_tokens: BatchTokens = 1024,
+    batch_tokens: BatchTokens = 512,
     accumulate: Accumulate = 1,
     learning_rate: LearningRate = None,
     max_length: MaxLength = 1024,
@@ -238,7 +238,7 @@ def medusa(
     draft_vocab_size: DraftVocabSize = 8192,
     loss: LossName = "kl",
     epochs: Epochs = 3.0,
-    batch_tokens: BatchTokens = 1024,
+    batch_tokens: BatchTokens = 512,
     accumulate: Accumulate = 1,
     learning_rate: LearningRate = None,
     max_length: MaxLength = 1024,
@@ -280,7 +280,7 @@ def draft(
     draft_vocab_size: DraftVocabSize = 8192,
     loss: LossName = "kl",
     epochs: Epochs = 2.0,
-    batch_tokens: BatchTokens = 1024,
+    batch_tokens: BatchTokens = 512,
     accumulate: Accumulate = 1,
     learning_rate: LearningRate = None,
     max_length: MaxLength = 1024,

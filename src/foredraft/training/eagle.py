@@ -12,7 +12,7 @@ from foredraft.heads.taps import default_boundaries
 from foredraft.training.recording import LAST
 from foredraft.training.target_sizes import TargetSizes
 
-__all__ = ["fit_final_norm", "fit_input", "new_eagle1", "new_eagle3"]
+__all__ = ["fit_input", "new_eagle1", "new_eagle3"]
 
 SPREAD = 0.02
 RIDGE = 1e-3
@@ -63,17 +63,6 @@ def new_eagle3(
         head.fc.weight[:, -sizes.hidden :] += torch.eye(sizes.hidden)
         head.lm_head.weight.copy_(output)
     return head
-
-
-@torch.no_grad()
-def fit_final_norm(head: EagleHead, highest: torch.Tensor, last: torch.Tensor) -> None:
-    """Set the final norm so that the highest tapped states [n, H], passed on, come out nearest to the target's states
-    behind its own final norm [n, H]: the output layer then starts with states of the kind that it was made for."""
-    assert head.norm is not None
-    highest, last = highest.float(), last.float()
-    normal = highest * torch.rsqrt(highest.square().mean(dim=-1, keepdim=True) + head.shape.epsilon)
-    weight = (normal * last).sum(dim=0) / normal.square().sum(dim=0).clamp_min(1e-6)
-    head.norm.weight.copy_(weight)
 
 
 @torch.no_grad()

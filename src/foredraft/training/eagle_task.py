@@ -21,7 +21,8 @@ from foredraft.heads.info import TargetFacts
 from foredraft.heads.write import write_head
 from foredraft.training.acceptance import SimulatedAcceptance
 from foredraft.training.chains import chain_steps, each_chain
-from foredraft.training.eagle import fit_final_norm, fit_input
+from foredraft.training.eagle import fit_input
+from foredraft.training.eagle3_start import start_linear
 from foredraft.training.examples import Example
 from foredraft.training.losses import Objective, token_losses
 from foredraft.training.recording import LAST
@@ -75,12 +76,11 @@ class EagleTask:
             self._mask[label_ids] = True
 
     def warm_start(self, examples: Sequence[Example]) -> None:
+        embeddings, states, following = self._transitions(examples)
         if self.head.shape.generation == 1:
-            fit_input(self.head, *self._transitions(examples))
+            fit_input(self.head, embeddings, states[:, 0], following)
         else:
-            highest = self.taps.index(max(self.head.shape.aux_layers))
-            states = torch.cat([example.states for example in examples]).to(self._device)
-            fit_final_norm(self.head, states[:, highest], states[:, self.taps.index(LAST)])
+            start_linear(self.head, embeddings, states, following)
 
     def loss(self, examples: Sequence[Example], progress: float, seed: int) -> StepLoss:
         losses, head = self.losses, self.head
@@ -128,11 +128,12 @@ class EagleTask:
         return 4 * tokens * ((steps + 1) * (12 * shape.hidden + 4 * shape.intermediate) + vocabulary * (1 + 3 * steps))
 
     def _transitions(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
-        """Next tokens' embeddings, states and next states of the rows that draft, [R, H] each."""
+        """Of the rows that draft: next tokens' embeddings [R, H], tapped states [R, taps, Ht], next states [R, Ht]."""
+        places = [self.taps.index(layer) for layer in self.head.shape.aux_layers]
         spans = [(example, slice(example.first, example.rows)) for example in examples]
         return (
             self._embed(torch.cat([ex.tokens[1:][span] for ex, span in spans]).to(self._device)),
-            torch.cat([ex.states[span, -1] for ex, span in spans]).to(self._device),
+            torch.cat([ex.states[span][:, places] for ex, span in spans]).to(self._device),
             torch.cat([ex.states[1:][span, -1] for ex, span in spans]).to(self._device),
         )
 

@@ -30,7 +30,7 @@ from foredraft.training.task import Task
 __all__ = ["TrainPlan", "TrainProgress", "Trained", "train"]
 
 EVALUATION_TOKENS = 2048
-WARM_START_TOKENS = 20_000
+WARM_START_TOKENS = 15_000
 BYTES_PER_TRAINED = 12
 
 
@@ -45,7 +45,7 @@ class TrainPlan:
     """
 
     epochs: float = 1.0
-    batch_tokens: int = 1024
+    batch_tokens: int = 512
     accumulate: int = 1
     learning_rate: float = 5e-4
     warmup: float = 0.05

@@ -18,7 +18,7 @@ class Kind(StrEnum):
     DRAFT = "draft"
 
 
-LEARNING_RATES = {Kind.MEDUSA: 1e-3, Kind.EAGLE: 1e-3, Kind.EAGLE3: 1e-3, Kind.DRAFT: 3e-4}
+LEARNING_RATES = {Kind.MEDUSA: 1e-3, Kind.EAGLE: 5e-4, Kind.EAGLE3: 5e-4, Kind.DRAFT: 3e-4}
 FORMS = ("target", "low_rank", "own")
 
 
@@ -44,7 +44,7 @@ class DrafterOptions:
     intermediate: int | None = None
     norm_output: bool = False
     regression: float = 1.0
-    classification: float = 0.1
+    classification: float = 1.0
     noise: float = 0.1
     heads: int = 4
     layers: int = 1
