@@ -46,8 +46,8 @@ def best_nodes(rows: list[list[float]], step_ms: Callable[[int], float], objecti
     """The best part of the drafts. rows[b][i] is the probability that node i of sequence b is accepted, with all its
     ancestors; step_ms(n) the milliseconds of the step with n nodes.
     """
-    fastest = max(_walk(rows, _by_probability(rows), step_ms), key=lambda point: (point.rate, -point.nodes))
-    order, best = _by_probability(rows), fastest
+    order = _by_probability(rows)
+    best = fastest = max(_walk(rows, order, step_ms), key=lambda point: (point.rate, -point.nodes))
     if objective.floor is not None:
         fair = _by_latency(rows)
         least = objective.floor * fastest.rate

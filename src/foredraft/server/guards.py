@@ -71,7 +71,7 @@ class RequestLog:
 
         try:
             await self.app(scope, receive, send_marked)
-        except Exception as error:
+        except Exception as error:  # the outermost guard: whatever went wrong is answered in OpenAI's shape
             logger.exception("Request %s failed", note.request_id)
             if not status:
                 await answer_error(as_api_error(error), send_marked)

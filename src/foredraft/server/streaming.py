@@ -52,7 +52,7 @@ async def event_blocks(
         async for parts in rest:
             yield _block(parts, chunks)
         yield b"".join(sse(chunk) for chunk in chunks.last()) + DONE
-    except Exception as error:
+    except Exception as error:  # the status is sent already, so whatever goes wrong is told as an event
         known = as_api_error(error)
         if known.status >= 500 and known is not error:
             logger.error("A stream failed", exc_info=error)

@@ -203,7 +203,7 @@ class EngineWorker:
         for command in commands:
             try:
                 command()
-            except Exception:
+            except Exception:  # one request's trouble must not end the thread that serves all
                 logger.exception("A command to the engine failed")
         return self.state is not State.STOPPED
 
@@ -223,7 +223,7 @@ class EngineWorker:
                     target, chunk = self.llm.target, self.llm.engine.scheduler.max_batched_tokens
                     scoring = PromptScoring(target, job.prompt, job.score, chunk=chunk)
                     self._scoring.append(_Scoring(ticket, index, scoring))
-        except Exception as error:
+        except Exception as error:  # refused or broken, it concerns this ticket only
             self._fail(ticket, error)
 
     def _add(self, ticket: Ticket, index: int) -> None:
@@ -260,7 +260,7 @@ class EngineWorker:
                 ticket.results[index] = Result(_nothing_yet(job), scoring.logprobs)
             else:
                 self._finish(ticket, index, Result(_nothing_yet(job), scoring.logprobs))
-        except Exception as error:
+        except Exception as error:  # it concerns this ticket only
             logger.exception("Scoring a prompt failed")
             self._fail(ticket, error)
 
@@ -270,7 +270,7 @@ class EngineWorker:
             return
         try:
             deltas = engine.step()
-        except Exception as error:
+        except Exception as error:  # fails what was running; the others go on
             logger.exception("A step of the engine failed")
             dropped = {self._work[name].ticket for name in engine.drop_running() if name in self._work}
             self.failing = not dropped  # nothing left to blame: the engine itself is broken
@@ -334,7 +334,7 @@ class EngineWorker:
             work = self._work.pop(name)
             try:
                 self.llm.engine.abort(name)
-            except Exception:
+            except Exception:  # the ticket's other requests still have to go
                 logger.exception("A request could not be aborted")
             self._observer.aborted(work.request.result())
         self._scoring = deque(entry for entry in self._scoring if entry.ticket is not ticket)

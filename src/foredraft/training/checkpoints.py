@@ -41,7 +41,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+    except Exception as error:  # a damaged file makes torch and zipfile raise many kinds
         raise ConfigError(f"{path} can't be read ({type(error).__name__}); delete it to start again") from error
     return found if isinstance(found, dict) else None
 

@@ -24,7 +24,7 @@ from foredraft.training.losses import Objective, token_losses
 from foredraft.training.recording import LAST
 from foredraft.training.records import disk_errors
 from foredraft.training.target_states import TargetMatrices
-from foredraft.training.task import StepLoss, draft_matrix, make_labels
+from foredraft.training.task import StepLoss, draft_mask, draft_matrix, make_labels
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -83,10 +83,7 @@ class DistillTask:
         self.student, self.tokenizer, self.objective = student, tokenizer, objective
         self._labels = draft_matrix(matrices, label_ids)
         self._ids = label_ids
-        self._mask = None
-        if label_ids is not None:
-            self._mask = torch.zeros(len(matrices.output), dtype=torch.bool, device=label_ids.device)
-            self._mask[label_ids] = True
+        self._mask = draft_mask(matrices, label_ids)
 
     def warm_start(self, examples: Sequence[Example]) -> None:
         return None  # it starts as the target

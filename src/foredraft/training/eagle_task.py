@@ -27,7 +27,7 @@ from foredraft.training.examples import Example
 from foredraft.training.losses import Objective, token_losses
 from foredraft.training.recording import LAST
 from foredraft.training.target_states import TargetMatrices
-from foredraft.training.task import Labels, StepLoss, draft_matrix, make_labels
+from foredraft.training.task import Labels, StepLoss, draft_mask, draft_matrix, make_labels
 
 __all__ = ["EagleLosses", "EagleTask"]
 
@@ -70,10 +70,7 @@ class EagleTask:
         self._embedding = matrices.embedding
         self._labels = draft_matrix(matrices, label_ids)
         self._ids = label_ids
-        self._mask = None
-        if label_ids is not None:
-            self._mask = torch.zeros(len(matrices.output), dtype=torch.bool, device=label_ids.device)
-            self._mask[label_ids] = True
+        self._mask = draft_mask(matrices, label_ids)
 
     def warm_start(self, examples: Sequence[Example]) -> None:
         embeddings, states, following = self._transitions(examples)

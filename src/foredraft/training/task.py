@@ -13,7 +13,7 @@ from foredraft.training.acceptance import SimulatedAcceptance
 from foredraft.training.examples import Example
 from foredraft.training.target_states import TargetMatrices
 
-__all__ = ["Labels", "StepLoss", "Task", "draft_matrix", "make_labels"]
+__all__ = ["Labels", "StepLoss", "Task", "draft_mask", "draft_matrix", "make_labels"]
 
 
 class StepLoss(NamedTuple):
@@ -97,3 +97,12 @@ def make_labels(matrix: Tensor, mask: Tensor | None, states: Tensor, following: 
 def draft_matrix(matrices: TargetMatrices, draft_ids: Tensor | None) -> Tensor:
     """The target's output rows [Vd, H] of the draft vocabulary."""
     return matrices.output if draft_ids is None else matrices.output[draft_ids]
+
+
+def draft_mask(matrices: TargetMatrices, draft_ids: Tensor | None) -> Tensor | None:
+    """Which of the target's tokens are in the draft vocabulary, [V] bool; None: all."""
+    if draft_ids is None:
+        return None
+    mask = torch.zeros(len(matrices.output), dtype=torch.bool, device=draft_ids.device)
+    mask[draft_ids] = True
+    return mask
