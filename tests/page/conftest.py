@@ -10,20 +10,22 @@ from typing import Any
 
 import pytest
 from opening import INDEX, OpenPage
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _chromium() -> None:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Open for one module: Playwright keeps an event loop on this thread, in which other tests couldn't run theirs."""
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine (Debian: apt-get install chromium); it shows the page to its tests")
-
-
-@pytest.fixture(scope="session")
-def browser_type_launch_args() -> dict[str, Any]:
-    return {"executable_path": CHROMIUM, "args": ["--no-sandbox"]}  # root in a container has no sandbox to use
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"]  # root in a container has no sandbox to use
+        )
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
