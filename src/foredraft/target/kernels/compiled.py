@@ -24,6 +24,7 @@ from foredraft.target.kernels.call import run_stages
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, multiply_stages
 from foredraft.target.kernels.linear import FORMATS, PackedLinear, packs
+from foredraft.target.kernels.matrix import MATRIX_ROWS, whole_tiles
 from foredraft.target.kernels.paths import lay_paths
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
@@ -252,7 +253,7 @@ class CompiledWay:
         self._residual = torch.empty((self._rows, shape.hidden))
         self._projected = torch.empty((self._rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim))
         self._inner = torch.empty((self._rows, shape.intermediate))
-        self._words = torch.empty((self._rows, widest * 4), dtype=torch.uint8)
+        self._words = torch.empty((whole_tiles(self._rows), widest * 4), dtype=torch.uint8)
         self._row_scale, self._row_sum = torch.empty(self._rows), torch.empty(self._rows)
         listed = 4 + 2 * widest
         self._listed = torch.empty((self._rows, listed), dtype=torch.uint8)
@@ -264,7 +265,7 @@ class CompiledWay:
         self._units = numpy.empty((self._rows, 2), numpy.int64)
         queries = max(UNIT_QUERIES, shape.heads // shape.kv_heads)
         scratch = (
-            max(scratch_bytes(queries, shape.head_dim, self._length), 4 * shape.hidden, 8 * at.PANEL * 4) // 4096 * 4096
+            max(scratch_bytes(queries, shape.head_dim, self._length), 4 * shape.hidden, MATRIX_ROWS * at.PANEL * 4) // 4096 * 4096
             + 4096
         )
         self._scratch = torch.empty((self._crew.threads, scratch), dtype=torch.uint8)

@@ -16,6 +16,7 @@ from typing import Any
 from numba import float32, int64, njit, void
 
 from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, begin_matrix, end_matrix
 from foredraft.target.kernels.products import ADD, GATE, STORE, product
 from foredraft.target.kernels.sharing import claim, complete
 from foredraft.target.kernels.stages import attend_unit, convert, embed, finish_row, norm_row, place_row
@@ -138,20 +139,23 @@ def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
     def run(rank: int, plan: Any, constants: Any, layers: Any) -> None:
         if plan[at.VERSION] != version:
             return
+        begin_matrix()
         if plan[at.WORK] == at.PROJECT:
             project(rank, plan, constants, layers)
         elif plan[at.WORK] == at.MULTIPLY:
             multiply(rank, plan, constants, layers)
         else:
             decode(rank, plan, constants, layers)
+        end_matrix()
 
     return run
 
 
 def _version() -> int:
-    """A number that changes with any line of this package."""
+    """A number that changes with any line of this package, and with what this process may use."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    return int.from_bytes(sha256(b"".join(source.read_bytes() for source in sources)).digest()[:7], "big")
+    code = b"".join(source.read_bytes() for source in sources) + bytes([HAS_MATRIX_UNIT])
+    return int.from_bytes(sha256(code).digest()[:7], "big")
 
 
 VERSION = _version()

@@ -10,6 +10,7 @@ from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.call import run_stages
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION
+from foredraft.target.kernels.matrix import whole_tiles
 from foredraft.target.quantization import WeightFormat, pack, packed_bytes
 
 __all__ = ["PackedLinear", "packs"]
@@ -65,7 +66,7 @@ class PackedLinear(nn.Module):
     def _reserve(self, rows: int) -> None:
         self._rows = rows
         listed = 4 + 2 * self.in_features
-        self._words = torch.empty((rows, 4 * self.in_features), dtype=torch.uint8)
+        self._words = torch.empty((whole_tiles(rows), 4 * self.in_features), dtype=torch.uint8)
         self._listed = torch.empty((rows, listed), dtype=torch.uint8)
         self._row_scale, self._row_sum = torch.empty(rows), torch.empty(rows)
         plan = self._plan

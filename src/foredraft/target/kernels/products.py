@@ -1,7 +1,7 @@
 """A matrix product over a whole pass, with what follows it: bias, residual addition, or the gated activation.
 
 Weights are stored in panels of 48 columns, word after word (see `tiles`), so that a pass reads each panel once from
-memory, from one end to the other, and multiplies it with all its rows, eight at a time.
+memory, from one end to the other, and multiplies it with all its rows, eight or sixteen at a time.
 """
 
 # mypy: ignore-errors
@@ -12,6 +12,7 @@ from numba import carray, float32, int32, int64, njit
 
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
+from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, MATRIX_ROWS, MATRIX_WORDS, multiply_matrix_bf16, multiply_matrix_int8
 from foredraft.target.kernels.memory import floats_at, words_at
 from foredraft.target.kernels.rows import exponential
 from foredraft.target.kernels.sharing import claim, complete
@@ -21,6 +22,9 @@ __all__ = ["ADD", "GATE", "STORE", "product"]
 
 STORE, ADD, GATE = 0, 1, 2
 TILE_ROWS = 8
+MATRIX_FROM = 9
+"""Rows of int8 from which on the matrix unit is faster; fewer are bound by memory, and tiles of vectors suffice."""
+
 LINE = PANEL * 4
 
 
@@ -37,22 +41,31 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
     wide = PANEL // 2 if mode == GATE else PANEL
     panels = (columns + wide - 1) // wide
     tile = plan[at.SCRATCH] + rank * plan[at.SCRATCH_BYTES]
+    fits = HAS_MATRIX_UNIT and words % MATRIX_WORDS == 0
+    by_matrix = fits and (weight_format == BFLOAT16 or (weight_format == INT8 and rows >= MATRIX_FROM))
+    height = MATRIX_ROWS if by_matrix else TILE_ROWS
     done = 0
     while True:
         panel = claim(plan, stage, rank, panels)
         if panel < 0:
             break
         packed = weight + panel * words * LINE
-        for row in range(0, rows, TILE_ROWS):
-            count = min(TILE_ROWS, rows - row)
+        for row in range(0, rows, height):
+            count = min(height, rows - row)
             source = plan[at.WORDS] + row * plan[at.WORD_BYTES]
             if weight_format == INT8:
-                multiply_int8(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
+                if by_matrix:
+                    multiply_matrix_int8(source, plan[at.WORD_BYTES], packed, tile, words)
+                else:
+                    multiply_int8(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
                 multiply_high(plan, row, count, packed, tile)
                 scales = plan[at.ROW_SCALE] + 4 * row
                 dequantise(tile, count, scales, plan[at.ROW_SUM] + 4 * row, scale + LINE * panel)
             elif weight_format == BFLOAT16:
-                multiply_bf16(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
+                if by_matrix:
+                    multiply_matrix_bf16(source, plan[at.WORD_BYTES], packed, tile, words)
+                else:
+                    multiply_bf16(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
             else:
                 multiply_f32(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
             if bias:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import llvmlite.binding
 import llvmlite.ir as ir
 from numba import types
 from numba.core import cgutils
@@ -53,9 +54,9 @@ __all__ = [
     "weigh_f32",
 ]
 
-AHEAD, AHEAD_FROM = 8192, 6
-"""Bytes by which a product asks for weights before it needs them, and from how many rows on: tiles of fewer rows read
-so fast that the processor's own prefetching keeps up, and the requests only cost."""
+AHEAD, AHEAD_FROM = 8192, 6 if llvmlite.binding.get_host_cpu_name().startswith("znver") else 1
+"""Bytes by which a product asks for weights before it needs them, and from how many rows on. Where tiles of fewer rows
+read so fast that the processor's own prefetching keeps up, the requests only cost: so on AMD's, not on Intel's."""
 
 
 def _whole(builder: Any, column: Any) -> tuple[Any, ...]:
