@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from foredraft.training.checkpoints import load_checkpoint, require_room, save_c
 from foredraft.training.examples import Split, batches
 from foredraft.training.journal import Journal
 from foredraft.training.picks import greedy_picks
+from foredraft.training.precision import mixed_precision
 from foredraft.training.records import Record
 from foredraft.training.target_states import StateSource
 from foredraft.training.task import Task
@@ -128,7 +129,7 @@ class _Run:
         self.progress = progress
         self.parameters = [parameter for parameter in task.module.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=plan.learning_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay
+            self.parameters, lr=plan.learning_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
         )
         self.schedule = _schedule(split.train, plan)
         self.steps = len(self.schedule)
@@ -221,10 +222,7 @@ class _Run:
         return simulate(found, self.task.depth)
 
     def _precision(self) -> AbstractContextManager[object]:
-        device = self.parameters[0].device
-        if device.type == "cuda" and self.plan.mixed_precision:
-            return torch.autocast("cuda", dtype=torch.bfloat16)
-        return nullcontext()
+        return mixed_precision(self.parameters[0].device, self.plan.mixed_precision)
 
     def _save(self, seconds: float) -> None:
         save_checkpoint(
