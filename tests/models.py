@@ -12,6 +12,7 @@ from torch import nn
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import CacheShape, KVCache
+from foredraft.target.pair_layer import PairLayer, PairWay
 from foredraft.target.stock_decoder import StockDecoder
 from foredraft.target.target import Target
 
@@ -102,7 +103,7 @@ def tiny_decoder(family: str = "llama", seed: int = 0) -> StockDecoder:
 def tiny_target(family: str = "llama", *, seed: int = 0, slots: int = 4, max_model_len: int = 256) -> Target:
     """A target with a fresh cache and without a tokenizer."""
     decoder = tiny_decoder(family, seed)
-    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype, max_length=max_model_len)
+    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype)
     return Target(decoder, cache, f"tiny-{family}", max_model_len, eos_token_ids=(EOS,))
 
 
@@ -140,6 +141,9 @@ class ScriptedDecoder:
     def adopt(self, linear: nn.Linear) -> nn.Module:
         return linear
 
+    def adopt_layer(self, layer: PairLayer) -> PairWay | None:
+        return None
+
     def truncated(self, layers: int) -> ScriptedDecoder:
         return self
 
@@ -156,5 +160,5 @@ def scripted_target(
     """A target whose greedy answer to `prompt` is `answer`, and then token 3 for ever."""
     script = [*prompt, *answer, *([3] * (max_model_len - len(prompt) - len(answer) + 64))]
     decoder = ScriptedDecoder(script, vocab_size)
-    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype, max_length=max_model_len)
+    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype)
     return Target(decoder, cache, "a script", max_model_len, eos_token_ids=(EOS,), tokenizer=tokenizer)

@@ -22,7 +22,8 @@ def browser() -> Iterator[Browser]:
         pytest.skip("no chromium on this machine (Debian: apt-get install chromium); it shows the page to its tests")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"]  # root in a container has no sandbox to use
+            executable_path=CHROMIUM,
+            args=["--no-sandbox"],  # root in a container has no sandbox to use
         )
         yield chromium
         chromium.close()

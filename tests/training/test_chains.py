@@ -7,6 +7,7 @@ import torch
 from material import random_example
 
 from foredraft.drafters.eagle_cache import EagleCache, Level
+from foredraft.drafters.eagle_pass import TorchPass
 from foredraft.heads.eagle import EagleHead, EagleShape
 from foredraft.training.acceptance import chained, simulate
 from foredraft.training.chains import chain_steps, each_chain
@@ -48,7 +49,9 @@ def drafted(
     head: EagleHead, example: Example, features: torch.Tensor, row: int, embedding: torch.Tensor
 ) -> list[torch.Tensor]:
     """The states of the chain that begins at `row`, by the drafter's cache, one step after the other."""
-    cache = EagleCache(head, lambda ids: embedding[ids], 1, torch.device("cpu"), torch.float64)
+    cache = EagleCache(
+        head, TorchPass(head, torch.float64), lambda ids: embedding[ids], 1, torch.device("cpu"), torch.float64
+    )
     tokens = [0] * example.position + example.tokens.tolist()
     sequence = Sequence(0, SamplingParams(), tokens[: example.position + row + 2], 1, 0)
     cache.begin(sequence)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from foredraft.drafters.base import BaseDrafter, Features, Wants
 from foredraft.drafters.eagle_cache import EagleCache, Level
+from foredraft.drafters.eagle_pass import KernelPass, TorchPass
 from foredraft.drafters.eagle_tree import Growth
 from foredraft.drafters.guesses import CALIBRATION_PRIOR, Ranking, calibrated, guess, kind_of
 from foredraft.drafters.hit_rates import HitRates
@@ -101,8 +102,14 @@ class EagleDrafter(BaseDrafter):
         )
         self._vocab_size = target.vocab_size
         self._ends = target.eos_token_ids
+        opened = self._opened
         self._cache = EagleCache(
-            self._opened.head, target.decoder.embed, target.cache.slots, self._opened.device, self._opened.dtype
+            opened.head,
+            TorchPass(opened.head, opened.dtype) if opened.layer is None else KernelPass(opened.layer),
+            target.decoder.embed,
+            target.cache.slots,
+            opened.device,
+            opened.dtype,
         )
 
     def begin(self, sequence: Sequence) -> None:

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
+from foredraft.drafters.eagle_pass import EaglePass, Group
 from foredraft.heads.eagle import EagleHead
-from foredraft.target.attention import FlatAttention
-from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import CacheShape, KVCache, common_prefix
 from foredraft.types import Sequence
 
@@ -91,21 +88,26 @@ class _Held:
 
 
 class EagleCache:
-    """Rows of `head` for as many sequences as there are slots.
+    """Rows of `head`, which `passes` runs, for as many sequences as there are slots.
 
     embed [T] -> [T, H] gives the target's embeddings, if the head has none of its own
     """
 
     def __init__(
-        self, head: EagleHead, embed: Callable[[Tensor], Tensor], slots: int, device: torch.device, dtype: torch.dtype
+        self,
+        head: EagleHead,
+        passes: EaglePass,
+        embed: Callable[[Tensor], Tensor],
+        slots: int,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         shape = head.shape
         heads, size = [shape.kv_heads] * shape.layers, [shape.head_dim] * shape.layers
         # One more layer, whose keys are the rows' features.
         layout = CacheShape((*heads, 1), (*size, shape.hidden), (*size, 0))
-        self.kv = KVCache(layout, slots, dtype, device)
-        self._head, self._embed, self._device, self._dtype = head, embed, device, dtype
-        self._scaling = shape.head_dim**-0.5
+        self.kv = KVCache(layout, slots, passes.cache_dtype, device)
+        self._head, self._passes, self._embed, self._device, self._dtype = head, passes, embed, device, dtype
         self._held: dict[int, _Held] = {}
 
     def begin(self, sequence: Sequence) -> None:
@@ -152,9 +154,11 @@ class EagleCache:
 
     def step(self, levels: Iterable[Level], tokens: Tensor, features: Tensor, positions: Tensor) -> Tensor:
         """Read draft nodes: tokens [T], features [T, H] of their parents, positions [T] -> states [T, H]."""
-        attend = _LevelAttention(self, list(levels))
-        self.kv.reserve(max(start + level.rows for level, start in zip(attend.levels, attend.starts, strict=True)))
-        return self._head.step(self._embedded(tokens), features, positions, attend)
+        groups = []
+        for level in levels:
+            slot = self.slot(level.sequence)
+            groups.append(Group(slot, level.first, level.rows, len(self.kv.tokens(slot)), level.entries, level.mask))
+        return self._run(groups, tokens, features, positions)
 
     def slot(self, sequence: Sequence) -> int:
         return self._held[sequence.id].slot
@@ -184,10 +188,10 @@ class EagleCache:
         """One pass over waiting rows of several sequences."""
         tokens: list[int] = []
         places: list[int] = []
-        segments: list[Segment] = []
+        groups: list[Group] = []
         waiting, inherited = [], {}
         for held, count in work:
-            segments.append(Segment(held.slot, len(self.kv.tokens(held.slot)), len(tokens), count))
+            groups.append(Group(held.slot, len(tokens), count, len(self.kv.tokens(held.slot)), 0, None))
             tokens += held.sequence.tokens[held.reached + 1 : held.reached + 1 + count]
             places += range(held.reached, held.reached + count)
             if held.inherited is not None:
@@ -196,34 +200,35 @@ class EagleCache:
             if count:
                 waiting.append(held.take(count))
             held.inherited = None
-        self.kv.reserve(max(segment.start + segment.rows for segment in segments))
-        ids, positions = torch.tensor(tokens, device=self._device), torch.tensor(places, device=self._device)
-        attend = partial(FlatAttention(FlatPass(ids, positions, tuple(segments)), self.kv), scaling=self._scaling)
         features = self._fused(waiting, inherited, len(tokens))
-        states = self._head.step(self._embedded(ids), features, positions, attend)
-        for segment, (held, count) in zip(segments, work, strict=True):
-            rows = slice(segment.first, segment.first + count)
-            self.kv.append(len(self.kv.keys) - 1, held.slot, segment.start, *_as_entries(features[rows]))
+        states = self._run(
+            groups, torch.tensor(tokens, device=self._device), features, torch.tensor(places, device=self._device)
+        )
+        for group, (held, count) in zip(groups, work, strict=True):
+            rows = slice(group.first, group.first + count)
+            self.kv.append(len(self.kv.keys) - 1, held.slot, group.start, *_as_entries(features[rows]))
             names = self._names(held.sequence, held.reached, count)
-            self.kv.keep(held.slot, segment.start, range(count), [MISSING] * count if held.hole else names)
+            self.kv.keep(held.slot, group.start, range(count), [MISSING] * count if held.hole else names)
             held.reached += count
-            held.state = states[segment.first + count - 1].clone()
+            held.state = states[group.first + count - 1].clone()
+
+    def _run(self, groups: list[Group], tokens: Tensor, features: Tensor, positions: Tensor) -> Tensor:
+        self.kv.reserve(max(group.start + group.rows for group in groups))
+        embedded = self._head.embed(tokens, self._embed).to(self._dtype)
+        return self._passes.run(embedded, features, positions, groups, self.kv)
 
     def _fused(self, waiting: list[Tensor], inherited: dict[int, Tensor], rows: int) -> Tensor:
         """[rows, H] features in the order of the pass: the target's, and those that were fused before."""
         fused = self._head.fuse(torch.cat(waiting).to(self._device, self._dtype)) if waiting else None
         if not inherited and fused is not None:
             return fused
-        features = next(iter(inherited.values())).new_empty((rows, self._head.shape.hidden))
+        features = torch.empty((rows, self._head.shape.hidden), dtype=self._dtype, device=self._device)
         others = torch.ones(rows, dtype=torch.bool, device=self._device)
         for row, feature in inherited.items():
             features[row], others[row] = feature, False
         if fused is not None:
             features[others] = fused
         return features
-
-    def _embedded(self, tokens: Tensor) -> Tensor:
-        return self._head.embed(tokens, self._embed).to(self._dtype)
 
     def _names(self, sequence: Sequence, first: int, count: int) -> list[int]:
         tokens, vocab_size = sequence.tokens, self._head.shape.vocab_size
@@ -234,34 +239,3 @@ def _as_entries(features: Tensor) -> tuple[Tensor, Tensor]:
     """[n, H] as keys [n, 1, H] and values of no size."""
     keys = features.unsqueeze(1)
     return keys, keys[:, :, :0]
-
-
-class _LevelAttention:
-    """The head's `attend` for draft nodes."""
-
-    def __init__(self, rows: EagleCache, levels: list[Level]) -> None:
-        self.levels = levels
-        self._kv = rows.kv
-        self._slots = [rows.slot(level.sequence) for level in levels]
-        self._stable = [len(self._kv.tokens(slot)) for slot in self._slots]
-        self.starts = [stable + level.entries for stable, level in zip(self._stable, levels, strict=True)]
-
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        output = torch.empty_like(query)
-        kv_heads, group = key.shape[1], query.shape[1] // key.shape[1]
-        for level, slot, stable, start in zip(self.levels, self._slots, self._stable, self.starts, strict=True):
-            rows = slice(level.first, level.first + level.rows)
-            self._kv.append(layer, slot, start, key[rows], value[rows])
-            keys = self._kv.keys[layer][slot, :, : start + level.rows]
-            values = self._kv.values[layer][slot, :, : start + level.rows]
-            # Query heads that share keys become further rows: [n, kv * group, d] -> [kv, group * n, d]
-            grouped = query[rows].view(level.rows, kv_heads, group, -1).permute(1, 2, 0, 3).flatten(1, 2)
-            mask = None
-            if level.mask is not None:
-                seen = torch.ones((level.rows, stable), dtype=torch.bool)
-                mask = torch.cat([seen, level.mask], dim=1).repeat(group, 1).to(query.device)
-            attended = scaled_dot_product_attention(
-                grouped.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask
-            )[0]
-            output[rows] = attended.view(kv_heads, group, level.rows, -1).permute(2, 0, 1, 3).flatten(1, 2)
-        return output

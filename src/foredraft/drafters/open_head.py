@@ -6,6 +6,7 @@ with the number that gives it away.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from foredraft.drafters.eagle_pass import described
 from foredraft.drafters.self_test import tried_on_text
 from foredraft.errors import LoadError
 from foredraft.heads.checkpoint import read_head
@@ -24,6 +26,7 @@ from foredraft.heads.shipped import shipped_head
 
 if TYPE_CHECKING:
     from foredraft.target.decoder import Decoder
+    from foredraft.target.pair_layer import PairWay
     from foredraft.target.target import Target
 
 __all__ = ["HeadOnTarget", "Swap", "facts_of", "open_eagle_head", "open_medusa_heads", "swap_linears"]
@@ -37,13 +40,15 @@ Swap = Callable[[nn.Linear], nn.Module]
 
 @dataclass(frozen=True, slots=True)
 class HeadOnTarget(Generic[Head]):
-    """A head on the target's device in `dtype`. `target_head` [T, H] -> logits [T, V] is the target's output layer."""
+    """A head on the target's device in `dtype`. `target_head` [T, H] -> logits [T, V] is the target's output layer;
+    `layer` runs an EAGLE head's layer in place of the head's own, if the target's decoder can."""
 
     name: str
     head: Head
     device: torch.device
     dtype: torch.dtype
     target_head: Callable[[Tensor], Tensor]
+    layer: PairWay | None = None
 
 
 def facts_of(target: Target) -> TargetFacts:
@@ -105,7 +110,7 @@ def open_eagle_head(
     """
     method = "eagle" if generation == 1 else "eagle3"
     doubts: tuple[Doubt, ...] = ()
-    head = given
+    head = copy.deepcopy(given)  # its layers are replaced below
     if head is None:
         model = model or _shipped(method, target)
         head, doubts = _read(model, target, EagleHead, method, revision, allow_pickle)
@@ -125,7 +130,8 @@ def open_eagle_head(
     opened = _place(name, head, target)
     if doubts or self_test:  # before layers are swapped: other readings are built from the weights as they were read
         opened = replace(opened, head=tried_on_text(name, opened.head, target, doubts))
-    return _swapped(opened, swap or target.decoder.adopt)
+    layer = None if swap else _adopted_layer(opened.head, target.decoder)
+    return replace(_swapped(opened, swap or target.decoder.adopt), layer=layer)
 
 
 def open_medusa_heads(
@@ -174,6 +180,15 @@ def _place(name: str, head: Head, target: Target) -> HeadOnTarget[Head]:
     decoder = target.decoder
     device, dtype = decoder.device, head_dtype(decoder)
     return HeadOnTarget(name, head.to(device, dtype).train(False).requires_grad_(False), device, dtype, decoder.head)
+
+
+def _adopted_layer(head: EagleHead, decoder: Decoder) -> PairWay | None:
+    """The head's layer as the decoder runs it, which the head then no longer holds."""
+    layer = described(head)
+    adopted = decoder.adopt_layer(layer) if layer is not None else None
+    if adopted is not None:
+        head.layers = nn.ModuleList()
+    return adopted
 
 
 def _swapped(opened: HeadOnTarget[Head], swap: Swap) -> HeadOnTarget[Head]:

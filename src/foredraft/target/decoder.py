@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import CacheShape, KVCache
+from foredraft.target.pair_layer import PairLayer, PairWay
 
 __all__ = ["Decoder", "Hidden"]
 
@@ -61,6 +62,10 @@ class Decoder(Protocol):
         """An equivalent of a drafting head's linear layer in this decoder's weight format and on its threads, or the
         layer itself.
         """
+        ...
+
+    def adopt_layer(self, layer: PairLayer) -> PairWay | None:
+        """A drafting head's layer on this decoder's kernels, or None if it has none that fit."""
         ...
 
     def truncated(self, layers: int) -> Decoder:

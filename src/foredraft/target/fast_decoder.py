@@ -18,6 +18,7 @@ from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import LlamaShape, Unsupported, read_shape
+from foredraft.target.pair_layer import PairLayer, PairWay
 from foredraft.target.quantization import WeightFormat
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Way(Protocol):
     def embed(self, tokens: Tensor) -> Tensor: ...
 
     def adopt(self, linear: nn.Linear) -> nn.Module: ...
+
+    def adopt_layer(self, layer: PairLayer) -> PairWay | None: ...
 
     def run_products(self, rows: int) -> None: ...
 
@@ -87,6 +90,10 @@ class FastDecoder:
     def adopt(self, linear: nn.Linear) -> nn.Module:
         """The layer on this decoder's kernels, or as it is."""
         return self.way.adopt(linear)
+
+    def adopt_layer(self, layer: PairLayer) -> PairWay | None:
+        """The layer on this decoder's kernels, or None."""
+        return self.way.adopt_layer(layer)
 
     @torch.inference_mode()
     def run_products(self, rows: int) -> None:

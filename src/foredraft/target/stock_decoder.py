@@ -19,6 +19,7 @@ from foredraft.target.attention import FlatAttention
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import CacheShape, KVCache
+from foredraft.target.pair_layer import PairLayer, PairWay
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,11 +34,14 @@ PROBE_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1
 class StockDecoder:
     """A transformers model behind the decoder protocol. Raises LoadError, with the model type and the reason, if it
     can't work.
+
+    `chosen_because` is the clause that says why the lean decoder doesn't run instead.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, chosen_because: str = "") -> None:
         _refuse_unsupported(model)
         self.model = model
+        self.chosen_because = chosen_because
         self.config = model.config.get_text_config()
         self._head = _output_head(model)
         self.vocab_size = self._head.weight.shape[0]
@@ -97,6 +101,10 @@ class StockDecoder:
     def adopt(self, linear: nn.Linear) -> nn.Module:
         """The layer as it is."""
         return linear
+
+    def adopt_layer(self, layer: PairLayer) -> PairWay | None:
+        """There are no kernels here."""
+        return None
 
     def truncated(self, layers: int) -> StockDecoder:
         """The first `layers` layers with the final norm and head; every weight is shared."""
@@ -162,7 +170,7 @@ class StockDecoder:
         kv_heads, key_dim, value_dim = zip(*(shapes[layer] for layer in range(depth)), strict=True)
         shape = CacheShape(kv_heads, key_dim, value_dim)
 
-        cache = KVCache(shape, slots=2, dtype=self.model.dtype, device=self.device, max_length=16)
+        cache = KVCache(shape, slots=2, dtype=self.model.dtype, device=self.device)
         # The second sequence comes in two passes, so that what the first leaves in the cache is tested.
         first, (begun, rest) = tokens[0], tokens[1].split((4, 5))
         places = torch.arange(9, device=self.device)

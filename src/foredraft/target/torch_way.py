@@ -20,6 +20,7 @@ from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
+from foredraft.target.pair_layer import PairLayer, PairWay
 from foredraft.target.quantization import WeightFormat, quantise_activations, quantise_rows
 
 __all__ = ["TorchWay"]
@@ -108,6 +109,9 @@ class TorchWay:
 
     def adopt(self, linear: nn.Linear) -> nn.Module:
         return linear
+
+    def adopt_layer(self, layer: PairLayer) -> PairWay | None:
+        return None
 
     def run_products(self, rows: int) -> None:
         weights = [weight for layer in self.layers for weight in layer[:4]] + [self.head_weight]

@@ -18,26 +18,22 @@ from foredraft.errors import CapacityError
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
-from foredraft.target.kernels.attention import scratch_bytes
+from foredraft.target.kernels.buffers import PassShape, WorkBuffers
 from foredraft.target.kernels.builder import SPLIT_BF16, serves_processor
 from foredraft.target.kernels.call import run_stages
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, multiply_stages
-from foredraft.target.kernels.linear import FORMATS, PackedLinear, packs
-from foredraft.target.kernels.matrix import MATRIX_ROWS, whole_tiles
+from foredraft.target.kernels.linear import PackedLinear, packs
+from foredraft.target.kernels.packing import FORMATS, Weights, stack
+from foredraft.target.kernels.pairs import CompiledPairs, fits
 from foredraft.target.kernels.paths import lay_paths
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
-from foredraft.target.quantization import Packed, WeightFormat, interleave, pack, packed_bytes, unpack
+from foredraft.target.pair_layer import PairLayer, PairWay
+from foredraft.target.quantization import Packed, WeightFormat, interleave, packed_bytes, unpack
 from foredraft.target.threads import torch_threads
 
 __all__ = ["CompiledWay", "refusal"]
-
-UNITS_PER_THREAD = 4
-"""So many units and key heads at least, if there are rows enough, so that no thread waits long for another."""
-
-UNIT_QUERIES = 24
-"""Query rows that attention computes together: enough to share the cache, few enough for the first-level cache."""
 
 
 def refusal(shape: LlamaShape) -> str | None:
@@ -68,12 +64,9 @@ class CompiledWay:
         self.own_threads = True
         self.cache_dtype = torch.float32 if weight_format == "float32" or SPLIT_BF16 else torch.bfloat16
         self._crew = Crew(threads or torch.get_num_threads())
-        self._kept: list[Tensor] = []
-        self._arena, self._arena_used = (
-            torch.from_numpy(numpy.empty(_arena_bytes(shape, weight_format), numpy.uint8)),
-            0,
-        )
-        self.weight_bytes = self._arena.nbytes
+        self._weights = Weights(weight_format, _weight_bytes(shape, weight_format))
+        self.weight_bytes = self._weights.nbytes
+        self._buffers = WorkBuffers(_pass_shape(shape), self._crew.threads)
         self._plan = numpy.zeros(at.PLAN_FIELDS, numpy.int64)
         self._constants = numpy.array(
             [shape.epsilon, shape.score_scale, shape.embedding_scale, shape.residual_scale, shape.logits_scale],
@@ -82,8 +75,6 @@ class CompiledWay:
         with torch_threads(1):  # packing is bound by memory
             self._layers = numpy.stack([self._layer(index, names, take) for index in range(shape.layers)])
             self._fill_plan(take)
-        self._rope = torch.empty(0)
-        self._rows = self._length = self._tail_width = 0
         self._cached_keys: list[Tensor] | None = None
 
     @property
@@ -103,21 +94,19 @@ class CompiledWay:
             raise CapacityError(
                 f"Slots {slots} of {length} entries are outside a cache of {cache.slots} x {cache.capacity}."
             )
-        self._reserve(rows, length, tail_width)
+        buffers = self._buffers
+        buffers.reserve(plan, rows, length, tail_width)
         self._point_to(cache)
-        kv_heads = self.shape.kv_heads
-        shares = UNITS_PER_THREAD * self._crew.threads
-        unit_rows = max(1, min(UNIT_QUERIES * kv_heads // self.shape.heads, -(-rows * kv_heads // shares)))
         plan[at.UNIT_COUNT] = lay_paths(
             segments,
             parents,
-            unit_rows,
-            self._slots,
-            self._entries,
-            self._straight,
-            self._lengths,
-            self._tail,
-            self._units,
+            buffers.unit_rows(rows),
+            buffers.slots,
+            buffers.entries,
+            buffers.straight,
+            buffers.lengths,
+            buffers.tail,
+            buffers.units,
         )
         last = torch.empty((rows, hidden))
         tapped = sorted(set(taps) - {-1})
@@ -129,7 +118,7 @@ class CompiledWay:
         self._layers[:, at.TAP] = -1
         for index, tap in enumerate(tapped):
             self._layers[tap, at.TAP] = index
-        plan[at.RESIDUAL], plan[at.WORK] = self._residual.data_ptr(), at.DECODE
+        plan[at.RESIDUAL], plan[at.WORK] = buffers.residual.data_ptr(), at.DECODE
         self._run(decode_stages(self.shape.layers))
         if not taps:
             return Hidden(last, None)
@@ -139,7 +128,7 @@ class CompiledWay:
     def head(self, hidden: Tensor) -> Tensor:
         rows = hidden.shape[0]
         hidden = hidden.float().contiguous()
-        self._reserve(rows, 1, 1)
+        self._buffers.reserve(self._plan, rows, 1, 1)
         logits = torch.empty((rows, self.shape.vocabulary))
         plan = self._plan
         plan[at.ROWS], plan[at.RESIDUAL], plan[at.LOGITS], plan[at.WORK] = (
@@ -152,11 +141,12 @@ class CompiledWay:
         return logits
 
     def run_products(self, rows: int) -> None:
-        self._reserve(rows, 1, 1)
-        self._residual[:rows] = torch.linspace(-1, 1, self.shape.hidden)
+        self._buffers.reserve(self._plan, rows, 1, 1)
+        residual = self._buffers.residual
+        residual[:rows] = torch.linspace(-1, 1, self.shape.hidden)
         logits = torch.empty((rows, self.shape.vocabulary))
         plan = self._plan
-        plan[at.ROWS], plan[at.RESIDUAL], plan[at.LOGITS] = rows, self._residual.data_ptr(), logits.data_ptr()
+        plan[at.ROWS], plan[at.RESIDUAL], plan[at.LOGITS] = rows, residual.data_ptr(), logits.data_ptr()
         plan[at.WORK] = at.MULTIPLY
         self._run(multiply_stages(self.shape.layers))
 
@@ -166,7 +156,7 @@ class CompiledWay:
         short._layers = self._layers[:layers].copy()
         short._plan = self._plan.copy()
         short._plan[at.LAYERS] = layers
-        short._rows = 0  # work buffers of its own
+        short._buffers = WorkBuffers(_pass_shape(short.shape), self._crew.threads)
         short._cached_keys = None
         return short
 
@@ -177,6 +167,9 @@ class CompiledWay:
 
     def adopt(self, linear: nn.Linear) -> nn.Module:
         return PackedLinear(linear, self.weight_format, self._crew) if packs(linear) else linear
+
+    def adopt_layer(self, layer: PairLayer) -> PairWay | None:
+        return CompiledPairs(layer, self.weight_format, self.cache_dtype, self._crew) if fits(layer) else None
 
     def _run(self, stages: int) -> None:
         run_stages(self._crew, stages, self._plan, self._constants, self._layers)
@@ -191,100 +184,40 @@ class CompiledWay:
             return weights, join(*(take(layer_tensor(index, part, "bias")).float() for part in parts))
 
         products = (
-            (at.QKV, ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], _stack),
-            (at.OUT, ["self_attn.o_proj"], _stack),
+            (at.QKV, ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], stack),
+            (at.OUT, ["self_attn.o_proj"], stack),
             (at.UP, ["mlp.gate_proj", "mlp.up_proj"], interleave),
-            (at.DOWN, ["mlp.down_proj"], _stack),
+            (at.DOWN, ["mlp.down_proj"], stack),
         )
         for field, parts, join in products:
             weight, bias = joined(parts, join)
-            packed = self._pack(weight)
-            record[field], record[field + 1] = packed.words.data_ptr(), self._keep(packed.scale)
-            if bias is not None:
-                record[field + 2] = self._keep(torch.nn.functional.pad(bias, (0, -bias.shape[0] % at.PANEL)))
-        record[at.ATTENTION_NORM] = self._keep(take(layer_tensor(index, "input_layernorm")))
-        record[at.MLP_NORM] = self._keep(take(layer_tensor(index, "post_attention_layernorm")))
+            self._weights.record(record, field, weight, bias)
+        record[at.ATTENTION_NORM] = self._weights.keep(take(layer_tensor(index, "input_layernorm")))
+        record[at.MLP_NORM] = self._weights.keep(take(layer_tensor(index, "post_attention_layernorm")))
         if self.shape.head_norms:
-            record[at.QUERY_NORM] = self._keep(take(layer_tensor(index, "self_attn.q_norm")))
-            record[at.KEY_NORM] = self._keep(take(layer_tensor(index, "self_attn.k_norm")))
+            record[at.QUERY_NORM] = self._weights.keep(take(layer_tensor(index, "self_attn.q_norm")))
+            record[at.KEY_NORM] = self._weights.keep(take(layer_tensor(index, "self_attn.k_norm")))
         record[at.WINDOW], record[at.ROTATES] = self.shape.windows[index], self.shape.rotates[index]
         return record
 
     def _fill_plan(self, take: Callable[[str], Tensor]) -> None:
         shape, plan = self.shape, self._plan
         table = take(EMBEDDING)
-        head = self._pack(table if shape.tied else take(HEAD))
+        head = self._weights.pack(table if shape.tied else take(HEAD))
         self._table: Tensor | Packed = head
-        plan[at.HEAD], plan[at.HEAD_SCALE] = head.words.data_ptr(), self._keep(head.scale)
+        plan[at.HEAD], plan[at.HEAD_SCALE] = head.words.data_ptr(), self._weights.keep(head.scale)
         if not shape.tied:
             full = table.dtype == torch.float32 and self.weight_format == "float32"
             table = table.to(torch.float32 if full else torch.bfloat16).contiguous()
             self._table = table
             plan[at.EMBEDDING], plan[at.EMBEDDING_FORMAT] = table.data_ptr(), at.FLOAT32 if full else at.BFLOAT16
-        plan[at.FINAL_NORM] = self._keep(take(FINAL_NORM))
+        plan[at.FINAL_NORM] = self._weights.keep(take(FINAL_NORM))
         plan[at.FORMAT] = FORMATS[self.weight_format]
         plan[at.CACHE_FORMAT] = at.FLOAT32 if self.cache_dtype == torch.float32 else at.BFLOAT16
         plan[at.HIDDEN], plan[at.HEADS], plan[at.KV_HEADS] = shape.hidden, shape.heads, shape.kv_heads
         plan[at.HEAD_DIM], plan[at.INTERMEDIATE], plan[at.LAYERS] = shape.head_dim, shape.intermediate, shape.layers
         plan[at.VERSION] = VERSION
         plan[at.VOCABULARY], plan[at.THREADS] = shape.vocabulary, self._crew.threads
-
-    def _pack(self, weight: Tensor) -> Packed:
-        size = packed_bytes(weight.shape[0], weight.shape[1], self.weight_format)
-        words = self._arena[self._arena_used : self._arena_used + size]
-        self._arena_used += size
-        return pack(weight, self.weight_format, words)
-
-    def _keep(self, tensor: Tensor | None) -> int:
-        """The address of a float32 copy that lives as long as the decoder, 0 for none."""
-        if tensor is None:
-            return 0
-        self._kept.append(tensor.float().clone())
-        return self._kept[-1].data_ptr()
-
-    def _reserve(self, rows: int, length: int, tail_width: int) -> None:
-        """Make the work buffers hold `rows` rows over `length` positions."""
-        if rows <= self._rows and length <= self._length and tail_width <= self._tail_width:
-            return
-        shape, plan = self.shape, self._plan
-        self._rows, self._length = max(self._rows, rows), max(self._length, 1 << max(length - 1, 255).bit_length())
-        self._tail_width = max(self._tail_width, tail_width)
-        widest = max(shape.hidden, shape.intermediate, shape.heads * shape.head_dim)
-        self._residual = torch.empty((self._rows, shape.hidden))
-        self._projected = torch.empty((self._rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim))
-        self._inner = torch.empty((self._rows, shape.intermediate))
-        self._words = torch.empty((whole_tiles(self._rows), widest * 4), dtype=torch.uint8)
-        self._row_scale, self._row_sum = torch.empty(self._rows), torch.empty(self._rows)
-        listed = 4 + 2 * widest
-        self._listed = torch.empty((self._rows, listed), dtype=torch.uint8)
-        self._queries = torch.empty((self._rows, shape.heads * shape.head_dim))
-        self._slots, self._entries, self._straight, self._lengths = (
-            numpy.empty(self._rows, numpy.int64) for _ in range(4)
-        )
-        self._tail = numpy.empty((self._rows, self._tail_width), numpy.int64)
-        self._units = numpy.empty((self._rows, 2), numpy.int64)
-        queries = max(UNIT_QUERIES, shape.heads // shape.kv_heads)
-        scratch = (
-            max(scratch_bytes(queries, shape.head_dim, self._length), 4 * shape.hidden, MATRIX_ROWS * at.PANEL * 4) // 4096 * 4096
-            + 4096
-        )
-        self._scratch = torch.empty((self._crew.threads, scratch), dtype=torch.uint8)
-        if self._rope.shape[0] < self._length:
-            self._rope = shape.rope_table(self._length)
-        plan[at.RESIDUAL], plan[at.PROJECTED] = self._residual.data_ptr(), self._projected.data_ptr()
-        plan[at.PROJECTED_BYTES] = 4 * self._projected.shape[1]
-        plan[at.INNER], plan[at.WORDS], plan[at.WORD_BYTES] = self._inner.data_ptr(), self._words.data_ptr(), widest * 4
-        plan[at.ROW_SCALE], plan[at.ROW_SUM] = self._row_scale.data_ptr(), self._row_sum.data_ptr()
-        plan[at.LISTED], plan[at.LISTED_BYTES] = self._listed.data_ptr(), listed
-        plan[at.QUERIES], plan[at.ROPE] = self._queries.data_ptr(), self._rope.data_ptr()
-        plan[at.ROW_SLOT], plan[at.ROW_ENTRY] = self._slots.ctypes.data, self._entries.ctypes.data
-        plan[at.STRAIGHT], plan[at.LENGTH] = self._straight.ctypes.data, self._lengths.ctypes.data
-        plan[at.TAIL], plan[at.TAIL_WIDTH], plan[at.UNITS] = (
-            self._tail.ctypes.data,
-            self._tail_width,
-            self._units.ctypes.data,
-        )
-        plan[at.SCRATCH], plan[at.SCRATCH_BYTES] = self._scratch.data_ptr(), scratch
 
     def _point_to(self, cache: KVCache) -> None:
         if self._cached_keys is cache.keys:
@@ -294,12 +227,14 @@ class CompiledWay:
         self._layers[:, at.VALUES] = [buffer.data_ptr() for buffer in cache.values]
 
 
-def _stack(*parts: Tensor) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _pass_shape(shape: LlamaShape) -> PassShape:
+    widest = max(shape.hidden, shape.intermediate, shape.heads * shape.head_dim)
+    return PassShape(
+        shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.intermediate, widest, shape.rope_table
+    )
 
 
-def _arena_bytes(shape: LlamaShape, weight_format: WeightFormat) -> int:
-    """One allocation for all weights, which the system can back with huge pages."""
+def _weight_bytes(shape: LlamaShape, weight_format: WeightFormat) -> int:
     attention = shape.heads * shape.head_dim
     layer = [
         (attention + 2 * shape.kv_heads * shape.head_dim, shape.hidden),

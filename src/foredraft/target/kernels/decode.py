@@ -19,12 +19,12 @@ from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, begin_matrix, end_matrix
 from foredraft.target.kernels.products import ADD, GATE, STORE, product
 from foredraft.target.kernels.sharing import claim, complete
-from foredraft.target.kernels.stages import attend_unit, convert, embed, finish_row, norm_row, place_row
+from foredraft.target.kernels.stages import attend_unit, convert, embed, finish_row, norm_row, pair_row, place_row
 
-__all__ = ["PROJECT_STAGES", "VERSION", "decode_stages", "multiply_stages", "run"]
+__all__ = ["PAIR_STAGES", "PROJECT_STAGES", "VERSION", "decode_stages", "multiply_stages", "run"]
 
-PROJECT_STAGES = 2
-EMBED, NORM, PLACE, CONVERT, FINISH = range(5)
+PROJECT_STAGES, PAIR_STAGES = 2, 12
+EMBED, NORM, PLACE, CONVERT, FINISH, JOIN = range(6)
 
 
 def decode_stages(layers: int) -> int:
@@ -53,6 +53,8 @@ def each_row(plan, constants, layer, stage, rank, work, address, stride, size):
             convert(plan, row, address + row * stride, size)
         elif work == EMBED:
             embed(plan, row, constants[at.EMBEDDING_SCALE])
+        elif work == JOIN:
+            pair_row(plan, row, constants[at.EPSILON], plan[at.SCRATCH] + rank * plan[at.SCRATCH_BYTES])
         else:
             finish_row(plan, row, constants[at.EPSILON])
         done += 1
@@ -78,24 +80,47 @@ def each_unit(plan, constants, layer, stage, rank):
 @njit
 def decode(rank, plan, constants, layers):
     """Run all layers over the plan's rows."""
-    hidden, inner = plan[at.HIDDEN], plan[at.INTERMEDIATE]
-    attended = plan[at.HEADS] * plan[at.HEAD_DIM]
-    width = attended + 2 * plan[at.KV_HEADS] * plan[at.HEAD_DIM]
-    factor, one, none = constants[at.RESIDUAL_SCALE], float32(1.0), int64(0)
+    none = int64(0)
     each_row(plan, constants, layers[0], 0, rank, EMBED, none, none, none)
     for index in range(plan[at.LAYERS]):
         layer, stage = layers[index], 1 + 10 * index
         each_row(plan, constants, layer, stage, rank, NORM, layer[at.ATTENTION_NORM], none, none)
-        product(plan, stage + 1, rank, layer, at.QKV, hidden, width, STORE, one, plan[at.PROJECTED])
-        each_row(plan, constants, layer, stage + 2, rank, PLACE, none, none, none)
-        each_unit(plan, constants, layer, stage + 3, rank)
-        each_row(plan, constants, layer, stage + 4, rank, CONVERT, plan[at.PROJECTED], 4 * width, attended)
-        product(plan, stage + 5, rank, layer, at.OUT, attended, hidden, ADD, factor, plan[at.RESIDUAL])
-        each_row(plan, constants, layer, stage + 6, rank, NORM, layer[at.MLP_NORM], none, none)
-        product(plan, stage + 7, rank, layer, at.UP, hidden, inner, GATE, one, plan[at.INNER])
-        each_row(plan, constants, layer, stage + 8, rank, CONVERT, plan[at.INNER], 4 * inner, inner)
-        product(plan, stage + 9, rank, layer, at.DOWN, inner, hidden, ADD, factor, plan[at.RESIDUAL])
+        attend_and_mix(plan, constants, layer, stage + 1, rank, plan[at.HIDDEN])
     each_row(plan, constants, layers[0], 1 + 10 * plan[at.LAYERS], rank, FINISH, none, none, none)
+
+
+@njit
+def attend_and_mix(plan, constants, layer, stage, rank, size):
+    """A layer, nine stages, from the queries, keys and values of `size` numbers a row on."""
+    hidden, inner = plan[at.HIDDEN], plan[at.INTERMEDIATE]
+    attended = plan[at.HEADS] * plan[at.HEAD_DIM]
+    width = attended + 2 * plan[at.KV_HEADS] * plan[at.HEAD_DIM]
+    factor, one, none = constants[at.RESIDUAL_SCALE], float32(1.0), int64(0)
+    product(plan, stage, rank, layer, at.QKV, size, width, STORE, one, plan[at.PROJECTED])
+    each_row(plan, constants, layer, stage + 1, rank, PLACE, none, none, none)
+    each_unit(plan, constants, layer, stage + 2, rank)
+    each_row(plan, constants, layer, stage + 3, rank, CONVERT, plan[at.PROJECTED], 4 * width, attended)
+    product(plan, stage + 4, rank, layer, at.OUT, attended, hidden, ADD, factor, plan[at.RESIDUAL])
+    each_row(plan, constants, layer, stage + 5, rank, NORM, layer[at.MLP_NORM], none, none)
+    product(plan, stage + 6, rank, layer, at.UP, hidden, inner, GATE, one, plan[at.INNER])
+    each_row(plan, constants, layer, stage + 7, rank, CONVERT, plan[at.INNER], 4 * inner, inner)
+    product(plan, stage + 8, rank, layer, at.DOWN, inner, hidden, ADD, factor, plan[at.RESIDUAL])
+
+
+@njit
+def pair(rank, plan, constants, layers):
+    """Run a drafting head's layer over pairs of embedding and feature; what comes out is in RESIDUAL."""
+    layer, hidden, none = layers[0], plan[at.HIDDEN], int64(0)
+    each_row(plan, constants, layer, 0, rank, JOIN, none, none, none)
+    size = 2 * hidden
+    if plan[at.JOINS]:
+        product(plan, 1, rank, plan, at.HEAD, size, hidden, STORE, float32(1.0), plan[at.RESIDUAL])
+        size = hidden
+        if layer[at.ATTENTION_NORM]:
+            each_row(plan, constants, layer, 2, rank, NORM, layer[at.ATTENTION_NORM], none, none)
+        else:
+            each_row(plan, constants, layer, 2, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, hidden)
+    attend_and_mix(plan, constants, layer, 3, rank, size)
 
 
 @njit
@@ -144,6 +169,8 @@ def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
             project(rank, plan, constants, layers)
         elif plan[at.WORK] == at.MULTIPLY:
             multiply(rank, plan, constants, layers)
+        elif plan[at.WORK] == at.PAIR:
+            pair(rank, plan, constants, layers)
         else:
             decode(rank, plan, constants, layers)
         end_matrix()

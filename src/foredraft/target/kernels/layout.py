@@ -11,8 +11,8 @@ __all__: list[str] = []
 INT8, BFLOAT16, FLOAT32 = 0, 1, 2
 """Weight formats; the last two are formats of the KV cache and of an embedding table as well."""
 
-DECODE, PROJECT, MULTIPLY = 0, 1, 2
-"""What a call computes: the layers, the head, or all products alone."""
+DECODE, PROJECT, MULTIPLY, PAIR = 0, 1, 2, 3
+"""What a call computes: the layers, the head, all products alone, or the layer of a drafting head."""
 
 PANEL = 48
 """Columns of a weight matrix that are stored and computed together."""
@@ -68,10 +68,15 @@ KEY_BLOCK = 64
     LOGITS,  # float32 [R, V]
     STEPS,  # [stages, threads + 1] counters of a cache line each
     THREADS,
-    WORK,  # one of the three below
+    WORK,  # one of the four above
+    PAIRED,  # PAIR only: float32 [T, H], embeddings beside the features in RESIDUAL
+    PAIRED_NORM,  # weights of their norm, and of the features'; 0: none
+    FEATURE_NORM,
+    KEEPS_NORMED,  # whether the normed features are the residual
+    JOINS,  # whether a product (HEAD) makes a feature of each pair first
     VERSION,  # of the code that laid out the plan
     PLAN_FIELDS,
-) = range(50)
+) = range(55)
 
 EPSILON, SCORE_SCALE, EMBEDDING_SCALE, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
 

@@ -11,11 +11,11 @@ from foredraft.target.kernels.call import run_stages
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION
 from foredraft.target.kernels.matrix import whole_tiles
+from foredraft.target.kernels.packing import FORMATS
 from foredraft.target.quantization import WeightFormat, pack, packed_bytes
 
 __all__ = ["PackedLinear", "packs"]
 
-FORMATS = {"int8": at.INT8, "bfloat16": at.BFLOAT16, "float32": at.FLOAT32}
 CONSTANTS = numpy.ones(at.CONSTANT_FIELDS, numpy.float32)
 NO_LAYERS = numpy.zeros((1, at.LAYER_FIELDS), numpy.int64)
 

@@ -138,7 +138,10 @@ def _function(module: Any, instruction: str) -> Any:
     builder.position_at_end(loop)
     word, at, source = builder.phi(I64), builder.phi(I64), builder.phi(I64)
     following = builder.add(word, ir.Constant(I64, MATRIX_WORDS))
-    next_at, next_source = builder.add(at, ir.Constant(I64, MATRIX_WORDS * LINE)), builder.add(source, ir.Constant(I64, 64))
+    next_at, next_source = (
+        builder.add(at, ir.Constant(I64, MATRIX_WORDS * LINE)),
+        builder.add(source, ir.Constant(I64, 64)),
+    )
     for phi, start, after in ((word, ir.Constant(I64, 0), following), (at, w, next_at), (source, a, next_source)):
         phi.add_incoming(start, entry)
         phi.add_incoming(after, loop)
@@ -153,7 +156,13 @@ def _function(module: Any, instruction: str) -> Any:
 
     builder.position_at_end(done)
     for vector, total in enumerate(TOTALS):
-        _call(builder, "tilestored64", _register(total), _pointer(builder, builder.add(c, ir.Constant(I64, 64 * vector))), line)
+        _call(
+            builder,
+            "tilestored64",
+            _register(total),
+            _pointer(builder, builder.add(c, ir.Constant(I64, 64 * vector))),
+            line,
+        )
     builder.ret_void()
     return function
 

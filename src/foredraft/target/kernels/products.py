@@ -12,7 +12,13 @@ from numba import carray, float32, int32, int64, njit
 
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
-from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, MATRIX_ROWS, MATRIX_WORDS, multiply_matrix_bf16, multiply_matrix_int8
+from foredraft.target.kernels.matrix import (
+    HAS_MATRIX_UNIT,
+    MATRIX_ROWS,
+    MATRIX_WORDS,
+    multiply_matrix_bf16,
+    multiply_matrix_int8,
+)
 from foredraft.target.kernels.memory import floats_at, words_at
 from foredraft.target.kernels.rows import exponential
 from foredraft.target.kernels.sharing import claim, complete

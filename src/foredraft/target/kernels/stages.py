@@ -12,7 +12,7 @@ from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
 from foredraft.target.kernels.memory import bytes_at, float_of, floats_at, halves_at, longs_at
 from foredraft.target.kernels.rows import convert_row, copy_row, normalise, rotate, store_row
 
-__all__ = ["attend_unit", "convert", "embed", "finish_row", "norm_row", "place_row"]
+__all__ = ["attend_unit", "convert", "embed", "finish_row", "norm_row", "pair_row", "place_row"]
 
 
 @njit
@@ -31,6 +31,26 @@ def norm_row(plan, layer, row, weight, epsilon, scratch):
         copy_row(source, hidden, plan[at.TAPS] + 4 * hidden * (row * plan[at.TAP_COUNT] + layer[at.TAP]))
     normalise(source, weight, hidden, epsilon, scratch)
     convert(plan, row, scratch, hidden)
+
+
+@njit
+def pair_row(plan, row, epsilon, scratch):
+    """A drafting head's input: the next token's embedding and the feature, side by side."""
+    hidden = plan[at.HIDDEN]
+    feature, normed = plan[at.RESIDUAL] + 4 * row * hidden, scratch + 4 * hidden
+    normalise_if(plan[at.PAIRED] + 4 * row * hidden, plan[at.PAIRED_NORM], hidden, epsilon, scratch)
+    normalise_if(feature, plan[at.FEATURE_NORM], hidden, epsilon, normed)
+    if plan[at.KEEPS_NORMED]:
+        copy_row(normed, hidden, feature)
+    convert(plan, row, scratch, 2 * hidden)
+
+
+@njit
+def normalise_if(source, weight, size, epsilon, target):
+    if weight:
+        normalise(source, weight, size, epsilon, target)
+    else:
+        copy_row(source, size, target)
 
 
 @njit

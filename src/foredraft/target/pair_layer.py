@@ -1,0 +1,82 @@
+"""The layer of a drafting head, as a decoder can take it over: a Llama layer that reads pairs.
+
+A pair is the embedding of the next token and a feature of the current position (EAGLE, Li et al. 2024, arXiv
+2401.15077). EAGLE-3's goes into queries, keys and values as it is; EAGLE-1 has a product that joins it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy
+import torch
+from torch import Tensor
+
+from foredraft.target.kv_cache import KVCache
+
+__all__ = ["PairLayer", "PairWay", "Places"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairLayer:
+    """Weights are [out, in]; N is 2 H, or H behind `join`.
+
+    qkv            [(heads + 2 kv_heads) D, N], and its bias
+    gate, up, down of the feed-forward part, whose activation is SiLU
+    paired_norm    [H] of the embedding; None: as it comes
+    feature_norm   [H] of the feature
+    keeps_normed   whether the normed feature is what the layer adds to
+    join           [H, 2 H], and its bias; None: the pair itself is read
+    input_norm     [H] behind `join`
+    rope           positions -> float32 [positions, 2, D / 2], cosines and sines
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    epsilon: float
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    mlp_norm: Tensor
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    paired_norm: Tensor | None
+    feature_norm: Tensor | None
+    keeps_normed: bool
+    join: Tensor | None
+    join_bias: Tensor | None
+    input_norm: Tensor | None
+    rope: Callable[[int], Tensor]
+
+
+class Places(NamedTuple):
+    """Where the rows of a pass write and read: int64 arrays.
+
+    slots, entries  [T] the cache entry that a row writes
+    straight        [T] leading entries that it sees, one after the other
+    lengths         [T] entries that it sees in all
+    tail            [T, W] those behind the straight ones
+    """
+
+    slots: numpy.ndarray
+    entries: numpy.ndarray
+    straight: numpy.ndarray
+    lengths: numpy.ndarray
+    tail: numpy.ndarray
+
+
+class PairWay(Protocol):
+    """A layer that a decoder has taken over. `cache_dtype` is what its cache must be made of."""
+
+    cache_dtype: torch.dtype
+
+    def run(self, paired: Tensor, features: Tensor, positions: Tensor, places: Places, cache: KVCache) -> Tensor:
+        """paired [T, H], features [T, H], positions [T] -> states [T, H] float32. Keys and values go to the first
+        layer of `cache`."""
+        ...
