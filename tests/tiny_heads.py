@@ -26,9 +26,9 @@ def eagle_head(generation: int, *, seed: int = 0, reduced: bool = False, **chang
         "generation": generation,
         "hidden": 32,
         "target_hidden": 32,
-        "heads": 4,
+        "heads": 2,
         "kv_heads": 2,
-        "head_dim": 8,
+        "head_dim": 16,  # what kernels take, too
         "intermediate": 48,
         "vocab_size": VOCAB,
         "draft_vocab_size": REDUCED if reduced else VOCAB,
@@ -77,7 +77,7 @@ def shallow_target(*, slots: int = 4, max_model_len: int = 256, attention: bool 
     follows it.
     """
     decoder = _shallow_decoder(attention)
-    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype, max_length=max_model_len)
+    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype)
     return Target(decoder, cache, "tiny-shallow", max_model_len, eos_token_ids=(EOS,))
 
 
@@ -99,12 +99,13 @@ def copied_head(generation: int, *, wear: float = 0.0, **changes: Any) -> EagleH
     """
     model: Any = _shallow_decoder(True).model
     copied: dict[str, Any] = {"final_norm": True, "max_positions": 256, "epsilon": model.config.rms_norm_eps, **changes}
+    copied |= {"heads": 4, "kv_heads": 2 if generation == 1 else 4, "head_dim": 8}
     if generation == 1:
         head = eagle_head(1, first_norm=True, **copied)
         head.fc.weight.copy_(torch.cat([torch.eye(32), torch.zeros(32, 32)], dim=1))
         own: Any = head.layers[0]
     else:
-        head = eagle_head(3, layers=2, kv_heads=4, qkv_bias=True, output="target", aux_layers=(0, 0, 0), **copied)
+        head = eagle_head(3, layers=2, qkv_bias=True, output="target", aux_layers=(0, 0, 0), **copied)
         first: Any = head.layers[0]
         for parameter in (head.fc.weight, *first.self_attn.parameters(), first.mlp.down_proj.weight):
             parameter.zero_()
