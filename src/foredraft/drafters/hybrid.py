@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foredraft.drafters.base import BaseDrafter, Drafter, Features, Wants
 from foredraft.drafters.blend import Blend
+from foredraft.drafters.eagle import Eagle3Drafter
 from foredraft.drafters.hit_rates import HitRates
+from foredraft.drafters.open_head import facts_of
 from foredraft.drafters.prediction import PredictionDrafter
 from foredraft.drafters.proposals import Draft, Proposals, drafts_of, tree_of
 from foredraft.drafters.recycling import RecyclingDrafter
 from foredraft.errors import ConfigError
+from foredraft.heads.shipped import shipped_head
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
@@ -37,13 +40,9 @@ PROBE = 32
 """A drafter that isn't worth asking is asked this often all the same, to see whether that is still so."""
 CHEAP = 0.03
 """A drafter that takes less than this share of a token's time is always asked."""
+HEAD_TREE = {"depth": 4, "top_k": 4, "nodes": 16}
 WEIGHT = 0.1
 """Of the latest observation in a running average."""
-
-
-def _default_drafters() -> tuple[Drafter, ...]:
-    # Suffix decoding knows what the prompt says; recycling adds what the target itself came up with.
-    return (PredictionDrafter(), RecyclingDrafter(recycling_from_prompt=False))
 
 
 @dataclass(eq=False)
@@ -52,21 +51,20 @@ class HybridDrafter(BaseDrafter):
 
     num_speculative_tokens  most draft nodes per sequence and step, all drafters together
     drafters                what to combine, the cheapest first; by default suffix decoding, which uses a prediction if
-                            there is one, and recycling
+                            there is one, and the head that comes with foredraft for the target, or else recycling
     """
 
     num_speculative_tokens: int = 32
-    drafters: tuple[Drafter, ...] = field(default_factory=_default_drafters)
+    drafters: tuple[Drafter, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.drafters:
+        if self.drafters is not None and not self.drafters:
             raise ConfigError("A hybrid without drafters drafts nothing; list some, or leave the key out.")
-        if len(self.drafters) > MOST_DRAFTERS:
+        if self.drafters is not None and len(self.drafters) > MOST_DRAFTERS:
             raise ConfigError(f"A hybrid of {len(self.drafters)} drafters is too much; list at most {MOST_DRAFTERS}.")
-        self._members = [_Member(drafter) for drafter in self.drafters]
-        self._blend = Blend(len(self.drafters))
         self._seconds_per_token = 0.0
         self._proposed = 0.0
+        self._take(self.drafters or ())
 
     @property
     def wants(self) -> Wants:
@@ -76,8 +74,14 @@ class HybridDrafter(BaseDrafter):
         return Wants(tuple(layers), max(candidates, default=0))
 
     def bind(self, target: Target) -> None:
+        if self.drafters is None:
+            self._take(_drafters_for(target))
         for member in self._members:
             member.drafter.bind(target)
+
+    def _take(self, drafters: Collection[Drafter]) -> None:
+        self._members = [_Member(drafter) for drafter in drafters]
+        self._blend = Blend(len(drafters))
 
     def begin(self, sequence: Sequence) -> None:
         for member in self._members:
@@ -119,6 +123,14 @@ class HybridDrafter(BaseDrafter):
         for member in self._members:
             member.proposals.drop(sequence)
             member.drafter.end(sequence)
+
+
+def _drafters_for(target: Target) -> tuple[Drafter, ...]:
+    """Suffix decoding knows what the text says already; a head knows the model. Recycling adds what the target itself
+    came up with."""
+    if shipped_head("eagle3", facts_of(target)) is not None:
+        return PredictionDrafter(), Eagle3Drafter(tree=HEAD_TREE)
+    return PredictionDrafter(), RecyclingDrafter(recycling_from_prompt=False)
 
 
 class _Member:
