@@ -73,13 +73,8 @@ class DraftModelDrafter(BaseDrafter):
         self._max_length = min(opened.max_model_len, target.max_model_len)
         self._vocab_size = target.vocab_size
         self._eos_token_ids = target.eos_token_ids
-        self._cache = KVCache(
-            opened.decoder.cache_shape,
-            target.cache.slots,
-            opened.decoder.cache_dtype,
-            opened.decoder.device,
-            self._max_length,
-        )
+        decoder = opened.decoder
+        self._cache = KVCache(decoder.cache_shape, target.cache.slots, decoder.cache_dtype, decoder.device)
 
     def begin(self, sequence: Sequence) -> None:
         claimed = self._cache.claim(sequence.tokens)

@@ -21,7 +21,7 @@ from foredraft.drafters.base import BaseDrafter, Features, Wants
 from foredraft.drafters.eagle_cache import EagleCache, Level
 from foredraft.drafters.eagle_pass import KernelPass, TorchPass
 from foredraft.drafters.eagle_tree import Growth
-from foredraft.drafters.guesses import CALIBRATION_PRIOR, Ranking, calibrated, guess, kind_of
+from foredraft.drafters.guesses import CALIBRATION_PRIOR, Ranking, calibrated, guess
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.open_head import HeadOnTarget, Swap, open_eagle_head
 from foredraft.drafters.proposals import Draft, Proposals, tree_of
@@ -200,8 +200,7 @@ class EagleDrafter(BaseDrafter):
                 vocab_size=self._vocab_size,
                 ranking=self._ranking,
             )
-            worth = calibrated(rates, found.confidences, greedy)
-            kinds = [[kind_of(value, greedy) for value in row] for row in found.confidences.tolist()]
+            worth, kinds = calibrated(rates, found.confidences, greedy)
             growth.sprout(
                 states[rows],
                 [list(zip(*row, strict=True)) for row in zip(found.tokens.tolist(), worth, kinds, strict=True)],

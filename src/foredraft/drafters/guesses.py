@@ -19,7 +19,7 @@ from torch import Tensor
 from foredraft.noise import gumbel
 from foredraft.sampling import Rows, process
 
-__all__ = ["CALIBRATION_PRIOR", "Guesses", "Ranking", "calibrated", "guess", "kind_of"]
+__all__ = ["CALIBRATION_PRIOR", "Guesses", "Ranking", "calibrated", "guess"]
 
 CONSIDERED = 48
 """Tokens whose noise is looked up for each row, besides the winner under noise."""
@@ -68,22 +68,32 @@ def guess(
         keys = rows.keys(scores.device)
         full = scores if draft_ids is None else _spread(scores, draft_ids, vocab_size)
         return _under_noise(scores, full, keys, count, draft_ids, ranking)
-    best, tokens = scores.topk(min(count, scores.shape[-1]), dim=-1)
-    return Guesses(tokens if draft_ids is None else draft_ids[tokens], (best - _total(scores)).exp())
+    tokens, shares = _best(scores, min(count, scores.shape[-1]))
+    return Guesses(tokens if draft_ids is None else draft_ids[tokens], shares)
 
 
-def kind_of(confidence: float, greedy: bool) -> int:
-    """Index into the hit rates of `CALIBRATION_PRIOR`."""
-    return int(np.searchsorted(EDGES, confidence)) + (0 if greedy else KINDS)
-
-
-def calibrated(rates: NDArray[np.float64], confidences: Tensor, greedy: bool) -> list[list[float]]:
-    """[n, k] -> the probability that each guess comes true, given that the text gets there."""
+def calibrated(
+    rates: NDArray[np.float64], confidences: Tensor, greedy: bool
+) -> tuple[list[list[float]], list[list[int]]]:
+    """[n, k] -> the probability that each guess comes true, given that the text gets there; and its kind, an index into
+    the hit rates of `CALIBRATION_PRIOR`.
+    """
     own = rates[:KINDS] if greedy else rates[KINDS:]
-    values = np.interp(confidences.float().cpu().numpy(), CENTRES, own)
-    values[confidences.cpu().numpy() <= 0] = 0.0
-    result: list[list[float]] = values.tolist()
-    return result
+    given = confidences.double().cpu().numpy()
+    values = np.where(given > 0, np.interp(given, CENTRES, own), 0.0)
+    kinds = np.searchsorted(EDGES, given) + (0 if greedy else KINDS)
+    return values.tolist(), kinds.tolist()
+
+
+def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` best of [n, V] scores and their probabilities, [n, count] each."""
+    if scores.device.type == "cpu" and scores.dtype == torch.float32:
+        from foredraft.drafters.top_shares import top_shares
+
+        tokens, shares = top_shares(scores.contiguous().numpy(), count)
+        return torch.from_numpy(tokens), torch.from_numpy(shares)
+    best, found = scores.topk(count, dim=-1)
+    return found, (best - _total(scores)).exp()
 
 
 def _under_noise(
