@@ -50,7 +50,7 @@ def drafted(
 ) -> list[torch.Tensor]:
     """The states of the chain that begins at `row`, by the drafter's cache, one step after the other."""
     cache = EagleCache(
-        head, TorchPass(head, torch.float64), lambda ids: embedding[ids], 1, torch.device("cpu"), torch.float64
+        head, TorchPass(head, torch.float64, lambda ids: embedding[ids]), 1, torch.device("cpu"), torch.float64
     )
     tokens = [0] * example.position + example.tokens.tolist()
     sequence = Sequence(0, SamplingParams(), tokens[: example.position + row + 2], 1, 0)

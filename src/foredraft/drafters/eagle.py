@@ -19,7 +19,7 @@ from torch import Tensor
 
 from foredraft.drafters.base import BaseDrafter, Features, Wants
 from foredraft.drafters.eagle_cache import EagleCache, Level
-from foredraft.drafters.eagle_pass import KernelPass, TorchPass
+from foredraft.drafters.eagle_pass import EaglePass, KernelPass, TorchPass
 from foredraft.drafters.eagle_tree import Growth
 from foredraft.drafters.guesses import CALIBRATION_PRIOR, Ranking, calibrated, guess
 from foredraft.drafters.hit_rates import HitRates
@@ -102,15 +102,12 @@ class EagleDrafter(BaseDrafter):
         )
         self._vocab_size = target.vocab_size
         self._ends = target.eos_token_ids
-        opened = self._opened
-        self._cache = EagleCache(
-            opened.head,
-            TorchPass(opened.head, opened.dtype) if opened.layer is None else KernelPass(opened.layer),
-            target.decoder.embed,
-            target.cache.slots,
-            opened.device,
-            opened.dtype,
-        )
+        opened, embed = self._opened, target.decoder.embed
+        if opened.layer is None:
+            self._passes: EaglePass = TorchPass(opened.head, opened.dtype, embed, opened.target_head)
+        else:
+            self._passes = KernelPass(opened.layer, opened.head, opened.target_head)
+        self._cache = EagleCache(opened.head, self._passes, target.cache.slots, opened.device, opened.dtype)
 
     def begin(self, sequence: Sequence) -> None:
         self._cache.begin(sequence)
@@ -184,7 +181,7 @@ class EagleDrafter(BaseDrafter):
     def _sprout(self, growing: list[Growth], states: Tensor) -> None:
         """New nodes below those that were read."""
         opened = self._opened
-        logits = opened.head.logits(states, opened.target_head)
+        logits = self._passes.logits(states)
         rates = self._proposals.rates
         first = 0
         for growth in growing:

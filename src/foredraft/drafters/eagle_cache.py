@@ -13,7 +13,7 @@ same, rows are missing, and the sequence goes on with what it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,26 +88,17 @@ class _Held:
 
 
 class EagleCache:
-    """Rows of `head`, which `passes` runs, for as many sequences as there are slots.
-
-    embed [T] -> [T, H] gives the target's embeddings, if the head has none of its own
-    """
+    """Rows of `head`, which `passes` runs, for as many sequences as there are slots."""
 
     def __init__(
-        self,
-        head: EagleHead,
-        passes: EaglePass,
-        embed: Callable[[Tensor], Tensor],
-        slots: int,
-        device: torch.device,
-        dtype: torch.dtype,
+        self, head: EagleHead, passes: EaglePass, slots: int, device: torch.device, dtype: torch.dtype
     ) -> None:
         shape = head.shape
         heads, size = [shape.kv_heads] * shape.layers, [shape.head_dim] * shape.layers
         # One more layer, whose keys are the rows' features.
         layout = CacheShape((*heads, 1), (*size, shape.hidden), (*size, 0))
         self.kv = KVCache(layout, slots, passes.cache_dtype, device)
-        self._head, self._passes, self._embed, self._device, self._dtype = head, passes, embed, device, dtype
+        self._head, self._passes, self._device, self._dtype = head, passes, device, dtype
         self._held: dict[int, _Held] = {}
 
     def begin(self, sequence: Sequence) -> None:
@@ -214,8 +205,7 @@ class EagleCache:
 
     def _run(self, groups: list[Group], tokens: Tensor, features: Tensor, positions: Tensor) -> Tensor:
         self.kv.reserve(max(group.start + group.rows for group in groups))
-        embedded = self._head.embed(tokens, self._embed).to(self._dtype)
-        return self._passes.run(embedded, features, positions, groups, self.kv)
+        return self._passes.run(tokens, features, positions, groups, self.kv)
 
     def _fused(self, waiting: list[Tensor], inherited: dict[int, Tensor], rows: int) -> Tensor:
         """[rows, H] features in the order of the pass: the target's, and those that were fused before."""

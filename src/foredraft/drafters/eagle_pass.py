@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy
@@ -43,22 +43,28 @@ class EaglePass(Protocol):
 
     cache_dtype: torch.dtype
 
-    def run(
-        self, embedded: Tensor, features: Tensor, positions: Tensor, groups: Sequence[Group], kv: KVCache
-    ) -> Tensor:
-        """embedded [T, H], features [T, H], positions [T] -> states [T, H], before the final norm. `kv` has room."""
+    def run(self, tokens: Tensor, features: Tensor, positions: Tensor, groups: Sequence[Group], kv: KVCache) -> Tensor:
+        """tokens [T], features [T, H], positions [T] -> states [T, H], before the final norm. `kv` has room."""
+        ...
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[T, H] -> [T, Vd], in the order of the head's draft ids."""
         ...
 
 
 class TorchPass:
-    """The head as it is."""
+    """The head as it is. `embed` [T] -> [T, H] and `target_head` [T, H] -> [T, V] are the target's."""
 
-    def __init__(self, head: EagleHead, dtype: torch.dtype) -> None:
-        self._head, self.cache_dtype = head, dtype
+    def __init__(
+        self,
+        head: EagleHead,
+        dtype: torch.dtype,
+        embed: Callable[[Tensor], Tensor],
+        target_head: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self._head, self._embed, self._target_head, self.cache_dtype = head, embed, target_head, dtype
 
-    def run(
-        self, embedded: Tensor, features: Tensor, positions: Tensor, groups: Sequence[Group], kv: KVCache
-    ) -> Tensor:
+    def run(self, tokens: Tensor, features: Tensor, positions: Tensor, groups: Sequence[Group], kv: KVCache) -> Tensor:
         """See `EaglePass`."""
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -71,20 +77,28 @@ class TorchPass:
                 output[rows] = _attend(query[rows], keys, values, _visible(group))
             return output
 
+        embedded = self._head.embed(tokens, self._embed).to(features.dtype)
         return self._head.step(embedded, features, positions, attend)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """See `EaglePass`."""
+        return self._head.logits(states, self._target_head)
 
 
 class KernelPass:
-    """The head's layer as the target's decoder runs it."""
+    """The head's layer as the target's decoder runs it. What has no output layer of its own goes by the head."""
 
-    def __init__(self, layer: PairWay) -> None:
-        self._layer, self.cache_dtype = layer, layer.cache_dtype
+    def __init__(self, layer: PairWay, head: EagleHead, target_head: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._layer, self._head, self._target_head, self.cache_dtype = layer, head, target_head, layer.cache_dtype
 
-    def run(
-        self, embedded: Tensor, features: Tensor, positions: Tensor, groups: Sequence[Group], kv: KVCache
-    ) -> Tensor:
+    def run(self, tokens: Tensor, features: Tensor, positions: Tensor, groups: Sequence[Group], kv: KVCache) -> Tensor:
         """See `EaglePass`."""
-        return self._layer.run(embedded, features, positions, _places(groups, len(positions)), kv)
+        return self._layer.run(tokens, features, positions, _places(groups, len(positions)), kv)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """See `EaglePass`."""
+        own = self._layer.logits(states)
+        return self._head.logits(states, self._target_head) if own is None else own
 
 
 def described(head: EagleHead) -> PairLayer | None:
@@ -123,6 +137,9 @@ def described(head: EagleHead) -> PairLayer | None:
         join=head.fc.weight if joins else None,
         join_bias=head.fc.bias if joins else None,
         input_norm=_weight(layer.input_layernorm) if joins else None,
+        embedding=head.embed_tokens.weight if head.embed_tokens is not None else None,
+        output_norm=_weight(head.norm),
+        output=head.lm_head.weight if head.lm_head is not None else None,
         rope=rope,
     )
 

@@ -187,7 +187,7 @@ def _adopted_layer(head: EagleHead, decoder: Decoder) -> PairWay | None:
     layer = described(head)
     adopted = decoder.adopt_layer(layer) if layer is not None else None
     if adopted is not None:
-        head.layers = nn.ModuleList()
+        head.layers, head.lm_head, head.embed_tokens = nn.ModuleList(), None, None
     return adopted
 
 

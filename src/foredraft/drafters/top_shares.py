@@ -1,4 +1,4 @@
-"""The best few scores of a row and their softmax, by compiled code that looks at every score twice and sorts nothing."""
+"""The best few scores of a row and their softmax, by compiled code that reads scores twice and sorts nothing."""
 
 from __future__ import annotations
 

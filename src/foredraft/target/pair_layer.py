@@ -30,6 +30,9 @@ class PairLayer:
     keeps_normed   whether the normed feature is what the layer adds to
     join           [H, 2 H], and its bias; None: the pair itself is read
     input_norm     [H] behind `join`
+    embedding      [V, H] of the head's own; None: the target's
+    output_norm    [H] before the output layer
+    output         [Vd, H], and its bias; None: it has no output layer of its own
     rope           positions -> float32 [positions, 2, D / 2], cosines and sines
     """
 
@@ -52,6 +55,9 @@ class PairLayer:
     join: Tensor | None
     join_bias: Tensor | None
     input_norm: Tensor | None
+    embedding: Tensor | None
+    output_norm: Tensor | None
+    output: Tensor | None
     rope: Callable[[int], Tensor]
 
 
@@ -76,7 +82,11 @@ class PairWay(Protocol):
 
     cache_dtype: torch.dtype
 
-    def run(self, paired: Tensor, features: Tensor, positions: Tensor, places: Places, cache: KVCache) -> Tensor:
-        """paired [T, H], features [T, H], positions [T] -> states [T, H] float32. Keys and values go to the first
-        layer of `cache`."""
+    def run(self, tokens: Tensor, features: Tensor, positions: Tensor, places: Places, cache: KVCache) -> Tensor:
+        """tokens [T], features [T, H], positions [T] -> states [T, H] float32. Keys and values go to the first layer
+        of `cache`."""
+        ...
+
+    def logits(self, states: Tensor) -> Tensor | None:
+        """[T, H] -> [T, Vd], if the layer has an output layer of its own."""
         ...

@@ -35,6 +35,13 @@ class PackedChains:
         self._steps: dict[int, list[tuple[list[Tensor], list[Tensor]]]] = {}
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """In float32 at least: its products are small, and each has a shape of its own."""
+        if query.dtype != torch.float64:
+            query, key, value = query.float(), key.float(), value.float()
+        with torch.autocast(query.device.type, enabled=False):
+            return self._attend(layer, query, key, value)
+
+    def _attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         steps = self._steps.setdefault(layer, [])
         step = len(steps)
         sizes = [text.length if step == 0 else text.drafting(step) for text in self.texts]

@@ -25,6 +25,7 @@ from foredraft.training.eagle import fit_input
 from foredraft.training.eagle3_start import start_linear
 from foredraft.training.examples import Example
 from foredraft.training.losses import Objective, token_losses
+from foredraft.training.padding import padded
 from foredraft.training.recording import LAST
 from foredraft.training.target_states import TargetMatrices
 from foredraft.training.task import Labels, StepLoss, draft_mask, draft_matrix, make_labels
@@ -32,6 +33,7 @@ from foredraft.training.task import Labels, StepLoss, draft_mask, draft_matrix, 
 __all__ = ["EagleLosses", "EagleTask"]
 
 DEPTH = 5
+SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18)
 NOISE_LENGTH = 512
 """EAGLE-1's noise is scaled by this over the text's length."""
 
@@ -78,6 +80,7 @@ class EagleTask:
             fit_input(self.head, embeddings, states[:, 0], following)
         else:
             start_linear(self.head, embeddings, states, following)
+            self._temper(examples[: len(examples) // 10 + 1])
 
     def loss(self, examples: Sequence[Example], progress: float, seed: int) -> StepLoss:
         losses, head = self.losses, self.head
@@ -134,6 +137,19 @@ class EagleTask:
             torch.cat([ex.states[1:][span, -1] for ex, span in spans]).to(self._device),
         )
 
+    @torch.no_grad()
+    def _temper(self, examples: Sequence[Example]) -> None:
+        """Scale the final norm, and so all logits, to the smallest loss: a linear guess is surer than it is right."""
+        if self.head.norm is None:
+            return
+        weight = self.head.norm.weight
+        full = weight.clone()
+        losses = {}
+        for scale in SCALES:
+            weight.copy_(full * scale)
+            losses[scale] = float(self.loss(examples, 0.0, 0).total)
+        weight.copy_(full * min(losses, key=losses.__getitem__))
+
     @property
     def _device(self) -> torch.device:
         return self._embedding.device
@@ -143,7 +159,9 @@ class EagleTask:
 
     def _logits(self, states: Tensor) -> Tensor:
         """[R, H] -> over the label vocabulary."""
-        return self.head.logits(states) if self.head.lm_head is not None else states @ self._labels.t()
+        if self.head.lm_head is not None:
+            return self.head.logits(states)
+        return padded(lambda rows: rows @ self._labels.t(), states)
 
     def _features(self, examples: Sequence[Example], seed: int | None) -> Tensor:
         """[sum of rows, taps, Ht], noisy if EAGLE-1 trains."""

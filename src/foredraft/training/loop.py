@@ -22,6 +22,7 @@ from foredraft.training.acceptance import SimulatedAcceptance, simulate
 from foredraft.training.checkpoints import load_checkpoint, require_room, save_checkpoint
 from foredraft.training.examples import Split, batches
 from foredraft.training.journal import Journal
+from foredraft.training.padding import pad_linears
 from foredraft.training.picks import greedy_picks
 from foredraft.training.precision import mixed_precision
 from foredraft.training.records import Record
@@ -127,6 +128,7 @@ class _Run:
         self.task, self.source, self.split, self.plan, self.folder = task, source, split, plan, folder
         self.identity = {**identity, "kind": task.kind, "plan": _lasting(plan)}
         self.progress = progress
+        pad_linears(task.module)
         self.parameters = [parameter for parameter in task.module.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=plan.learning_rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True

@@ -19,6 +19,7 @@ from foredraft.heads.write import write_head
 from foredraft.training.acceptance import SimulatedAcceptance
 from foredraft.training.examples import Example
 from foredraft.training.losses import Objective, token_losses
+from foredraft.training.padding import padded
 from foredraft.training.recording import LAST
 from foredraft.training.target_states import TargetMatrices
 from foredraft.training.task import StepLoss, draft_mask, draft_matrix, make_labels
@@ -163,5 +164,5 @@ class MedusaTask:
         elif heads.narrow is not None and heads.widen is not None:
             logits = heads.widen(heads.narrow[head](own))
         else:
-            logits = own @ self._labels.t()
+            logits = padded(lambda rows: rows @ self._labels.t(), own)
         return logits

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from foredraft.training.acceptance import SimulatedAcceptance
 from foredraft.training.examples import Example
+from foredraft.training.padding import padded
 from foredraft.training.target_states import TargetMatrices
 
 __all__ = ["Labels", "StepLoss", "Task", "draft_mask", "draft_matrix", "make_labels"]
@@ -89,7 +90,7 @@ class Labels(NamedTuple):
 def make_labels(matrix: Tensor, mask: Tensor | None, states: Tensor, following: Tensor) -> Labels:
     """From the target's output rows of the draft vocabulary [Vd, H], which tokens are in it ([V] bool, None: all), the
     states behind the final norm [rows, H], and the text's next tokens [rows]."""
-    probabilities = (states @ matrix.t()).softmax(dim=-1)
+    probabilities = padded(lambda rows: rows @ matrix.t(), states).softmax(dim=-1)
     drafted = torch.ones_like(following, dtype=torch.bool) if mask is None else mask[following]
     return Labels(probabilities, drafted)
 

@@ -23,6 +23,7 @@ from foredraft.target.kernels.builder import SPLIT_BF16, serves_processor
 from foredraft.target.kernels.call import run_stages
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, multiply_stages
+from foredraft.target.kernels.embeddings import Embeddings
 from foredraft.target.kernels.linear import PackedLinear, packs
 from foredraft.target.kernels.packing import FORMATS, Weights, stack
 from foredraft.target.kernels.pairs import CompiledPairs, fits
@@ -30,7 +31,7 @@ from foredraft.target.kernels.paths import lay_paths
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import EMBEDDING, FINAL_NORM, HEAD, LlamaShape, layer_tensor
 from foredraft.target.pair_layer import PairLayer, PairWay
-from foredraft.target.quantization import Packed, WeightFormat, interleave, packed_bytes, unpack
+from foredraft.target.quantization import WeightFormat, interleave, packed_bytes
 from foredraft.target.threads import torch_threads
 
 __all__ = ["CompiledWay", "refusal"]
@@ -161,15 +162,15 @@ class CompiledWay:
         return short
 
     def embed(self, tokens: Tensor) -> Tensor:
-        if isinstance(self._table, Packed):
-            return unpack(self._table, tokens, self.weight_format)
-        return self._table[tokens].float()
+        return self._embeddings.rows(tokens)
 
     def adopt(self, linear: nn.Linear) -> nn.Module:
         return PackedLinear(linear, self.weight_format, self._crew) if packs(linear) else linear
 
     def adopt_layer(self, layer: PairLayer) -> PairWay | None:
-        return CompiledPairs(layer, self.weight_format, self.cache_dtype, self._crew) if fits(layer) else None
+        if not fits(layer):
+            return None
+        return CompiledPairs(layer, self._embeddings, self.weight_format, self.cache_dtype, self._crew)
 
     def _run(self, stages: int) -> None:
         run_stages(self._crew, stages, self._plan, self._constants, self._layers)
@@ -204,13 +205,12 @@ class CompiledWay:
         shape, plan = self.shape, self._plan
         table = take(EMBEDDING)
         head = self._weights.pack(table if shape.tied else take(HEAD))
-        self._table: Tensor | Packed = head
         plan[at.HEAD], plan[at.HEAD_SCALE] = head.words.data_ptr(), self._weights.keep(head.scale)
         if not shape.tied:
             full = table.dtype == torch.float32 and self.weight_format == "float32"
             table = table.to(torch.float32 if full else torch.bfloat16).contiguous()
-            self._table = table
-            plan[at.EMBEDDING], plan[at.EMBEDDING_FORMAT] = table.data_ptr(), at.FLOAT32 if full else at.BFLOAT16
+        self._embeddings = Embeddings(head if shape.tied else table, self.weight_format)
+        self._embeddings.describe(plan)
         plan[at.FINAL_NORM] = self._weights.keep(take(FINAL_NORM))
         plan[at.FORMAT] = FORMATS[self.weight_format]
         plan[at.CACHE_FORMAT] = at.FLOAT32 if self.cache_dtype == torch.float32 else at.BFLOAT16

@@ -52,7 +52,7 @@ def each_row(plan, constants, layer, stage, rank, work, address, stride, size):
         elif work == CONVERT:
             convert(plan, row, address + row * stride, size)
         elif work == EMBED:
-            embed(plan, row, constants[at.EMBEDDING_SCALE])
+            embed(plan, row, constants[at.EMBEDDING_FACTOR], plan[at.RESIDUAL] + 4 * row * plan[at.HIDDEN])
         elif work == JOIN:
             pair_row(plan, row, constants[at.EPSILON], plan[at.SCRATCH] + rank * plan[at.SCRATCH_BYTES])
         else:
@@ -113,8 +113,8 @@ def pair(rank, plan, constants, layers):
     layer, hidden, none = layers[0], plan[at.HIDDEN], int64(0)
     each_row(plan, constants, layer, 0, rank, JOIN, none, none, none)
     size = 2 * hidden
-    if plan[at.JOINS]:
-        product(plan, 1, rank, plan, at.HEAD, size, hidden, STORE, float32(1.0), plan[at.RESIDUAL])
+    if plan[at.JOIN]:
+        product(plan, 1, rank, plan, at.JOIN, size, hidden, STORE, float32(1.0), plan[at.RESIDUAL])
         size = hidden
         if layer[at.ATTENTION_NORM]:
             each_row(plan, constants, layer, 2, rank, NORM, layer[at.ATTENTION_NORM], none, none)
@@ -126,8 +126,11 @@ def pair(rank, plan, constants, layers):
 @njit
 def project(rank, plan, constants, layers):
     """Logits of the plan's rows, whose final hidden states are in RESIDUAL."""
-    hidden = plan[at.HIDDEN]
-    each_row(plan, constants, layers[0], 0, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, hidden)
+    hidden, none = plan[at.HIDDEN], int64(0)
+    if plan[at.HEAD_NORM]:
+        each_row(plan, constants, layers[0], 0, rank, NORM, plan[at.HEAD_NORM], none, none)
+    else:
+        each_row(plan, constants, layers[0], 0, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, hidden)
     factor = constants[at.LOGITS_SCALE]
     product(plan, 1, rank, plan, at.HEAD, hidden, plan[at.VOCABULARY], STORE, factor, plan[at.LOGITS])
 

@@ -56,29 +56,33 @@ KEY_BLOCK = 64
     UNIT_COUNT,
     SCRATCH,  # [threads, SCRATCH_BYTES]
     SCRATCH_BYTES,
-    EMBEDDING,
-    EMBEDDING_FORMAT,  # INT8: look tokens up in the packed head
+    EMBEDDING,  # float32 or bfloat16 [V, H], or a packed matrix whose columns are the embeddings
+    EMBEDDING_SCALE,
+    EMBEDDING_FORMAT,
+    EMBEDDING_PACKED,  # whether it is one, in the format of the weights
     FINAL_NORM,
     LAST,  # float32 [T, H]
     TAPS,  # float32 [T, TAP_COUNT, H]
     TAP_COUNT,
+    HEAD_NORM,  # of what the head reads; 0: it is normed already
     HEAD,  # packed
     HEAD_SCALE,
-    HEAD_BIAS,  # none
+    HEAD_BIAS,
     LOGITS,  # float32 [R, V]
     STEPS,  # [stages, threads + 1] counters of a cache line each
     THREADS,
     WORK,  # one of the four above
-    PAIRED,  # PAIR only: float32 [T, H], embeddings beside the features in RESIDUAL
-    PAIRED_NORM,  # weights of their norm, and of the features'; 0: none
+    PAIRED_NORM,  # PAIR only: weights of the norms of embeddings and of features; 0: none
     FEATURE_NORM,
     KEEPS_NORMED,  # whether the normed features are the residual
-    JOINS,  # whether a product (HEAD) makes a feature of each pair first
+    JOIN,  # packed, makes a feature of each pair first; 0: none
+    JOIN_SCALE,
+    JOIN_BIAS,
     VERSION,  # of the code that laid out the plan
     PLAN_FIELDS,
-) = range(55)
+) = range(59)
 
-EPSILON, SCORE_SCALE, EMBEDDING_SCALE, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
+EPSILON, SCORE_SCALE, EMBEDDING_FACTOR, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
 
 (
     QKV,

@@ -10,7 +10,8 @@ from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.buffers import PassShape, WorkBuffers
 from foredraft.target.kernels.call import run_stages
 from foredraft.target.kernels.crew import Crew
-from foredraft.target.kernels.decode import PAIR_STAGES, VERSION
+from foredraft.target.kernels.decode import PAIR_STAGES, PROJECT_STAGES, VERSION
+from foredraft.target.kernels.embeddings import Embeddings
 from foredraft.target.kernels.packing import FORMATS, Weights
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.pair_layer import PairLayer, Places
@@ -28,7 +29,14 @@ def fits(layer: PairLayer) -> bool:
 class CompiledPairs:
     """See `PairWay`."""
 
-    def __init__(self, layer: PairLayer, weight_format: WeightFormat, cache_dtype: torch.dtype, crew: Crew) -> None:
+    def __init__(
+        self,
+        layer: PairLayer,
+        embeddings: Embeddings,
+        weight_format: WeightFormat,
+        cache_dtype: torch.dtype,
+        crew: Crew,
+    ) -> None:
         self.cache_dtype = cache_dtype
         self._crew = crew
         hidden, inner = len(layer.out), len(layer.gate)
@@ -44,8 +52,10 @@ class CompiledPairs:
         self._buffers = WorkBuffers(shape, crew.threads)
         self._constants = numpy.array([layer.epsilon, layer.head_dim**-0.5, 1, 1, 1], numpy.float32)
         up = interleave(layer.gate, layer.up)
-        matrices = [layer.qkv, layer.out, up, layer.down, *([] if layer.join is None else [layer.join])]
-        size = sum(packed_bytes(len(matrix), matrix.shape[1], weight_format) for matrix in matrices)
+        matrices = [layer.qkv, layer.out, up, layer.down, layer.join, layer.output]
+        size = sum(
+            packed_bytes(len(matrix), matrix.shape[1], weight_format) for matrix in matrices if matrix is not None
+        )
         weights = self._weights = Weights(weight_format, size)
         record = numpy.zeros(at.LAYER_FIELDS, numpy.int64)
         weights.record(record, at.QKV, layer.qkv, layer.qkv_bias)
@@ -58,16 +68,24 @@ class CompiledPairs:
         self._layers = record[numpy.newaxis]
         plan = self._plan = numpy.zeros(at.PLAN_FIELDS, numpy.int64)
         if layer.join is not None:
-            weights.record(plan, at.HEAD, layer.join, layer.join_bias)
-        plan[at.JOINS], plan[at.KEEPS_NORMED] = layer.join is not None, layer.keeps_normed
+            weights.record(plan, at.JOIN, layer.join, layer.join_bias)
+        if layer.output is not None:
+            weights.record(plan, at.HEAD, layer.output, None)
+            plan[at.VOCABULARY], plan[at.HEAD_NORM] = len(layer.output), weights.keep(layer.output_norm)
+        self._embeddings = embeddings
+        if layer.embedding is not None:
+            width = torch.float32 if weight_format == "float32" else torch.bfloat16
+            self._embeddings = Embeddings(layer.embedding.to(width, copy=True), weight_format)
+        self._embeddings.describe(plan)
+        plan[at.KEEPS_NORMED] = layer.keeps_normed
         plan[at.PAIRED_NORM], plan[at.FEATURE_NORM] = weights.keep(layer.paired_norm), weights.keep(layer.feature_norm)
         plan[at.FORMAT] = FORMATS[weight_format]
         plan[at.CACHE_FORMAT] = at.FLOAT32 if cache_dtype == torch.float32 else at.BFLOAT16
         plan[at.HIDDEN], plan[at.HEADS], plan[at.KV_HEADS] = hidden, layer.heads, layer.kv_heads
         plan[at.HEAD_DIM], plan[at.INTERMEDIATE], plan[at.LAYERS] = layer.head_dim, inner, 1
-        plan[at.VERSION], plan[at.THREADS], plan[at.WORK] = VERSION, crew.threads, at.PAIR
+        plan[at.VERSION], plan[at.THREADS] = VERSION, crew.threads
 
-    def run(self, paired: Tensor, features: Tensor, positions: Tensor, places: Places, cache: KVCache) -> Tensor:
+    def run(self, tokens: Tensor, features: Tensor, positions: Tensor, places: Places, cache: KVCache) -> Tensor:
         """One call; `cache` must have room for the entries of `places`."""
         plan, buffers, rows = self._plan, self._buffers, len(positions)
         longest = int(places.lengths.max())
@@ -76,14 +94,26 @@ class CompiledPairs:
         buffers.straight[:rows], buffers.lengths[:rows] = places.straight, places.lengths
         buffers.tail[:rows, : places.tail.shape[1]] = places.tail
         plan[at.UNIT_COUNT] = self._units(places.slots)
-        paired, positions = paired.float().contiguous(), positions.contiguous()
+        tokens, positions = tokens.contiguous(), positions.contiguous()
         states = features.float().contiguous().clone()
         plan[at.ROWS], plan[at.CAPACITY] = rows, cache.capacity
-        plan[at.POSITIONS], plan[at.PAIRED] = positions.data_ptr(), paired.data_ptr()
-        plan[at.RESIDUAL] = states.data_ptr()
+        plan[at.TOKENS], plan[at.POSITIONS] = tokens.data_ptr(), positions.data_ptr()
+        plan[at.RESIDUAL], plan[at.WORK] = states.data_ptr(), at.PAIR
         self._layers[0, at.KEYS], self._layers[0, at.VALUES] = cache.keys[0].data_ptr(), cache.values[0].data_ptr()
         run_stages(self._crew, PAIR_STAGES, plan, self._constants, self._layers)
         return states
+
+    def logits(self, states: Tensor) -> Tensor | None:
+        """One call, norm included."""
+        plan, rows = self._plan, len(states)
+        if not plan[at.HEAD]:
+            return None
+        states, logits = states.contiguous(), torch.empty((rows, int(plan[at.VOCABULARY])))
+        self._buffers.reserve(plan, rows, 1, 1)
+        plan[at.ROWS], plan[at.WORK] = rows, at.PROJECT
+        plan[at.RESIDUAL], plan[at.LOGITS] = states.data_ptr(), logits.data_ptr()
+        run_stages(self._crew, PROJECT_STAGES, plan, self._constants, self._layers)
+        return logits
 
     def _units(self, slots: numpy.ndarray) -> int:
         """Group rows of one slot for attention; returns how many groups."""

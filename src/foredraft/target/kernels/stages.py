@@ -38,7 +38,8 @@ def pair_row(plan, row, epsilon, scratch):
     """A drafting head's input: the next token's embedding and the feature, side by side."""
     hidden = plan[at.HIDDEN]
     feature, normed = plan[at.RESIDUAL] + 4 * row * hidden, scratch + 4 * hidden
-    normalise_if(plan[at.PAIRED] + 4 * row * hidden, plan[at.PAIRED_NORM], hidden, epsilon, scratch)
+    embed(plan, row, float32(1.0), scratch)
+    normalise_if(scratch, plan[at.PAIRED_NORM], hidden, epsilon, scratch)
     normalise_if(feature, plan[at.FEATURE_NORM], hidden, epsilon, normed)
     if plan[at.KEEPS_NORMED]:
         copy_row(normed, hidden, feature)
@@ -49,7 +50,7 @@ def pair_row(plan, row, epsilon, scratch):
 def normalise_if(source, weight, size, epsilon, target):
     if weight:
         normalise(source, weight, size, epsilon, target)
-    else:
+    elif target != source:
         copy_row(source, size, target)
 
 
@@ -60,36 +61,41 @@ def finish_row(plan, row, epsilon):
 
 
 @njit
-def embed(plan, row, factor):
+def embed(plan, row, factor, target):
     """The token's embedding; a tied one is a column of the packed head."""
     hidden, table = plan[at.HIDDEN], plan[at.EMBEDDING]
     token = carray(longs_at(plan[at.TOKENS]), (plan[at.ROWS],))[row]
-    x = carray(floats_at(plan[at.RESIDUAL] + 4 * row * hidden), (hidden,))
-    if plan[at.EMBEDDING_FORMAT] == BFLOAT16:
+    x = carray(floats_at(target), (hidden,))
+    if plan[at.EMBEDDING_PACKED]:
+        embed_packed(plan, token, factor, x)
+    elif plan[at.EMBEDDING_FORMAT] == BFLOAT16:
         half = carray(halves_at(table + 2 * token * hidden), (hidden,))
         for i in range(hidden):
             x[i] = widen(half[i]) * factor
-        return
-    if plan[at.EMBEDDING_FORMAT] == at.FLOAT32:
+    else:
         full = carray(floats_at(table + 4 * token * hidden), (hidden,))
         for i in range(hidden):
             x[i] = full[i] * factor
-        return
+
+
+@njit
+def embed_packed(plan, token, factor, x):
+    hidden, table = plan[at.HIDDEN], plan[at.EMBEDDING]
     panel, column = token // PANEL, token % PANEL
-    if plan[at.FORMAT] == INT8:
-        levels = carray(bytes_at(plan[at.HEAD] + panel * hidden * PANEL), (hidden // 4, PANEL, 4))
-        level = carray(floats_at(plan[at.HEAD_SCALE]), (plan[at.VOCABULARY],))[token] * factor
+    if plan[at.EMBEDDING_FORMAT] == INT8:
+        levels = carray(bytes_at(table + panel * hidden * PANEL), (hidden // 4, PANEL, 4))
+        level = carray(floats_at(plan[at.EMBEDDING_SCALE] + 4 * token), (1,))[0] * factor
         for i in range(hidden):
             x[i] = (
                 float32(int64(levels[i >> 2, column, i & 3]) - (128 if levels[i >> 2, column, i & 3] >= 0 else -128))
                 * level
             )
-    elif plan[at.FORMAT] == BFLOAT16:
-        halves = carray(halves_at(plan[at.HEAD] + 2 * panel * hidden * PANEL), (hidden // 2, PANEL, 2))
+    elif plan[at.EMBEDDING_FORMAT] == BFLOAT16:
+        halves = carray(halves_at(table + 2 * panel * hidden * PANEL), (hidden // 2, PANEL, 2))
         for i in range(hidden):
             x[i] = widen(halves[i >> 1, column, i & 1]) * factor
     else:
-        floats = carray(floats_at(plan[at.HEAD] + 4 * panel * hidden * PANEL), (hidden, PANEL))
+        floats = carray(floats_at(table + 4 * panel * hidden * PANEL), (hidden, PANEL))
         for i in range(hidden):
             x[i] = floats[i, column] * factor
 
