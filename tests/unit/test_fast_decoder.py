@@ -61,6 +61,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "llama biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama 3": ("llama", {"rope_parameters": LLAMA3_ROPE, "head_dim": 80}),
     "yarn": ("llama", {"rope_parameters": YARN}),
+    "wide heads": ("llama", {"head_dim": 64}),  # whole blocks for the matrix unit
+    "wide heads, windowed": ("mistral", {"head_dim": 128, "sliding_window": 70}),
     "mistral": ("mistral", {"sliding_window": 6}),
     "qwen2": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
     "qwen2 windowed": ("qwen2", {"use_sliding_window": True, "sliding_window": 70, "max_window_layers": 1}),
@@ -181,8 +183,9 @@ def test_a_row_is_the_same_alone_and_among_others(variant: str, weight_format: W
         assert torch.equal(together, alone), width
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
+    variant=st.sampled_from(["llama", "wide heads"]),
     weight_format=st.sampled_from(FORMATS),
     prefix=st.integers(1, 140),
     chain=st.integers(1, 70),
@@ -190,9 +193,9 @@ def test_a_row_is_the_same_alone_and_among_others(variant: str, weight_format: W
     mate=nodes(VOCAB, 20),
 )
 def test_any_tree_gives_the_bits_of_plain_decoding(
-    weight_format: WeightFormat, prefix: int, chain: int, tree: Nodes, mate: Nodes
+    variant: str, weight_format: WeightFormat, prefix: int, chain: int, tree: Nodes, mate: Nodes
 ) -> None:
-    decoder = lean("llama", weight_format)
+    decoder = lean(variant, weight_format)
     tokens = some_tokens(prefix + chain, seed=prefix)
     kv = new_cache(decoder)
     kv.reserve(prefix + chain + 64)
@@ -211,8 +214,9 @@ def test_any_tree_gives_the_bits_of_plain_decoding(
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
-def test_after_a_commit_the_cache_is_as_if_never_drafted(weight_format: WeightFormat) -> None:
-    decoder = lean("llama", weight_format)
+@pytest.mark.parametrize("variant", ["llama", "wide heads"])
+def test_after_a_commit_the_cache_is_as_if_never_drafted(variant: str, weight_format: WeightFormat) -> None:
+    decoder = lean(variant, weight_format)
     prompt, path, after = some_tokens(61), [7, 8, 9, 10], some_tokens(9, seed=3)
     kv = new_cache(decoder)
     assert kv.claim([*prompt, 0]) is not None

@@ -15,6 +15,7 @@ from numba import carray, float32, njit
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.lanes import exponentials, highest, narrow_exponentials
 from foredraft.target.kernels.layout import BFLOAT16, KEY_BLOCK
+from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, MATRIX_ROWS, multiply_matrix_block
 from foredraft.target.kernels.memory import floats_at, longs_at, words_at
 from foredraft.target.kernels.rows import copy_row
 from foredraft.target.kernels.tiles import pair_halves, score_bf16, score_f32, transpose_words, weigh_bf16, weigh_f32
@@ -27,7 +28,9 @@ NEVER = float32(-3e38)
 
 def scratch_bytes(queries: int, head_dim: int, length: int) -> int:
     """What `attend` needs for units of so many queries over `length` positions."""
-    return 4 * (queries * (2 * head_dim + 1) + 3 * KEY_BLOCK * head_dim + queries * (length + 2 * KEY_BLOCK))
+    span = length + 2 * KEY_BLOCK
+    block = 4 * KEY_BLOCK * head_dim + MATRIX_ROWS * head_dim
+    return 4 * (queries * (2 * head_dim + 1) + block + (queries + MATRIX_ROWS) * span)
 
 
 @njit(error_model="numpy")
@@ -56,7 +59,9 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
     factors = sums + total * head_dim * 4  # [total]
     turned = factors + total * 4  # [words, 64]: the block's keys, later its values, in the form that the tiles read
     gathered = turned + KEY_BLOCK * head_dim * 4  # [64, D]
-    scores = gathered + KEY_BLOCK * entry_bytes  # [total, span], later weights
+    product = gathered + KEY_BLOCK * head_dim * 4  # [16, D] float32
+    scores = product + MATRIX_ROWS * head_dim * 4  # [total, span], later weights
+    by_matrix = narrow and HAS_MATRIX_UNIT and head_dim % KEY_BLOCK == 0
     for row in range(rows):
         copy_row(queries + row * heads * entry_bytes, group * words, packed + row * group * words * 4)
 
@@ -72,16 +77,12 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
                 gather(keys, entry_bytes, start, count, straight[row], tail + row * tail_bytes, gathered)
             if count > 0:
                 turn_keys(source, count, words, turned)
-                query = row * group
-                score(
-                    narrow,
-                    packed + query * words * 4,
-                    (end - row) * group,
-                    words,
-                    turned,
-                    column + 4 * query * span,
-                    span,
-                )
+                query, queries_here = row * group, (end - row) * group
+                source, out = packed + query * words * 4, column + 4 * query * span
+                if by_matrix:
+                    score_by_matrix(source, queries_here, words, turned, out, span)
+                else:
+                    score(narrow, source, queries_here, words, turned, out, span)
             row = end
 
     clear(sums, total * head_dim)
@@ -105,9 +106,12 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
                 if narrow:
                     pair_halves(source, count, head_dim, turned)
                     source = turned
-                query = row * group
-                out = sums + 4 * query * head_dim
-                weigh(narrow, column + 4 * query * span, span, (end - row) * group, source, count, out, head_dim)
+                query, queries_here = row * group, (end - row) * group
+                out, weights = sums + 4 * query * head_dim, column + 4 * query * span
+                if by_matrix:
+                    weigh_by_matrix(weights, span, queries_here, source, count, out, head_dim, product)
+                else:
+                    weigh(narrow, weights, span, queries_here, source, count, out, head_dim)
             row = end
 
     for row in range(rows):
@@ -171,6 +175,14 @@ def score(narrow, queries, count, words, columns, target, span):
 
 
 @njit
+def score_by_matrix(queries, count, words, columns, target, span):
+    """Sixteen queries at a time; rows of `target` past `count` become rubbish, which later rows replace."""
+    for query in range(0, count, MATRIX_ROWS):
+        source, out = queries + query * words * 4, target + 4 * query * span
+        multiply_matrix_block(source, words * 4, columns, KEY_BLOCK * 4, out, 4 * span, words)
+
+
+@njit
 def weigh_scores(narrow, scores, span, low, high, scale):
     """Scores to unnormalised weights in place, 0 outside [low, high), as bfloat16 if `narrow`; returns their sum."""
     x = carray(floats_at(scores), (span,))
@@ -207,3 +219,21 @@ def weigh(narrow, weights, span, count, values, entries, target, head_dim):
             else:
                 weigh_f32(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words)
             column += 16 * width
+
+
+@njit
+def weigh_by_matrix(weights, span, count, values, entries, target, head_dim, product):
+    """As `weigh` for pairs, with sums of whole blocks. Pairs past the last are cleared: their weights are zero, but
+    rubbish may not be a number."""
+    pairs = (entries + 1) // 2
+    whole = (pairs + MATRIX_ROWS - 1) // MATRIX_ROWS * MATRIX_ROWS
+    clear(values + 4 * head_dim * pairs, (whole - pairs) * head_dim)
+    for query in range(0, count, MATRIX_ROWS):
+        weight, out = weights + 4 * query * span, target + 4 * query * head_dim
+        for column in range(0, head_dim, KEY_BLOCK):
+            place = product + 4 * column
+            multiply_matrix_block(weight, 4 * span, values + 4 * column, 4 * head_dim, place, 4 * head_dim, whole)
+        rows = min(MATRIX_ROWS, count - query)
+        x, y = carray(floats_at(product), (rows * head_dim,)), carray(floats_at(out), (rows * head_dim,))
+        for i in range(rows * head_dim):
+            y[i] += x[i]

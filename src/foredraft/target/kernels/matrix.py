@@ -26,6 +26,7 @@ __all__ = [
     "begin_matrix",
     "end_matrix",
     "multiply_matrix_bf16",
+    "multiply_matrix_block",
     "multiply_matrix_int8",
     "whole_tiles",
 ]
@@ -33,11 +34,11 @@ __all__ = [
 MATRIX_ROWS = MATRIX_WORDS = 16
 """Rows of a register, and its words in a row."""
 
-COLUMNS, LINE = 3, 3 * 64
-"""Vectors of sixteen columns in a panel, and the bytes of its words at one place of the reduced dimension."""
+PANEL_COLUMNS, BLOCK_COLUMNS = 3, 4
+"""Registers of sixteen columns in a panel of weights, and in a block of attention."""
 
-TOTALS, ROWS, WEIGHTS = (0, 1, 2), 3, (4, 5, 6)
-"""Registers."""
+ROWS, WEIGHTS = 4, 5
+"""The register of the rows, and the first of three for what they are multiplied with; sums have those before them."""
 
 AHEAD = 4096
 """Bytes by which weights are requested before they are needed."""
@@ -105,67 +106,66 @@ def end_matrix(typingctx: Any) -> Any:
     return types.void(), generate
 
 
-def _multiply(instruction: str) -> Any:
+def _multiply(instruction: str, columns: int) -> Any:
     @intrinsic
-    def multiply(typingctx: Any, a: Any, a_stride: Any, w: Any, c: Any, words: Any) -> Any:
+    def multiply(
+        typingctx: Any, a: Any, a_stride: Any, w: Any, w_stride: Any, c: Any, c_stride: Any, words: Any
+    ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             if HAS_MATRIX_UNIT:
-                builder.call(_function(builder.module, instruction), arguments)
+                builder.call(_function(builder.module, instruction, columns), arguments)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 5), generate
+        return types.void(*[types.int64] * 7), generate
 
     return multiply
 
 
-def _function(module: Any, instruction: str) -> Any:
-    """name(a, a_stride, w, c, words): c[16, 48] = a[16, words] . w[words, 48]; `words` is a multiple of 16, strides are
-    in bytes. Whole rows of `c` are written, whatever is in the rows of `a` that aren't wanted.
+def _function(module: Any, instruction: str, columns: int) -> Any:
+    """name(a, a_stride, w, w_stride, c, c_stride, words): c[16, 16 columns] = a[16, words] . w[words, 16 columns];
+    `words` is a positive multiple of 16, strides are in bytes. Whole registers of `c` are written, whatever is in the
+    rows of `a` that aren't wanted.
     """
-    symbol = f"foredraft_matrix_{instruction}"
+    symbol = f"foredraft_matrix_{instruction}_{columns}"
     if symbol in module.globals:
         return module.globals[symbol]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 5), symbol)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 7), symbol)
     function.linkage = "internal"
-    a, a_stride, w, c, words = function.args
+    a, a_stride, w, w_stride, c, c_stride, words = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     entry, loop, done = builder.block, function.append_basic_block("loop"), function.append_basic_block("done")
-    line = ir.Constant(I64, LINE)
-    for total in TOTALS:
+    for total in range(columns):
         _call(builder, "tilezero", _register(total))
     builder.branch(loop)
 
     builder.position_at_end(loop)
     word, at, source = builder.phi(I64), builder.phi(I64), builder.phi(I64)
-    following = builder.add(word, ir.Constant(I64, MATRIX_WORDS))
-    next_at, next_source = (
-        builder.add(at, ir.Constant(I64, MATRIX_WORDS * LINE)),
-        builder.add(source, ir.Constant(I64, 64)),
-    )
+    step = ir.Constant(I64, MATRIX_WORDS)
+    following = builder.add(word, step)
+    next_at, next_source = builder.add(at, builder.mul(w_stride, step)), builder.add(source, ir.Constant(I64, 64))
     for phi, start, after in ((word, ir.Constant(I64, 0), following), (at, w, next_at), (source, a, next_source)):
         phi.add_incoming(start, entry)
         phi.add_incoming(after, loop)
-    for byte in range(0, MATRIX_WORDS * LINE, 64):
-        prefetch(builder, builder.add(at, ir.Constant(I64, AHEAD + byte)))
+    if columns == PANEL_COLUMNS:  # weights, which come from memory one line after the other
+        for byte in range(0, MATRIX_WORDS * 64 * columns, 64):
+            prefetch(builder, builder.add(at, ir.Constant(I64, AHEAD + byte)))
     _call(builder, "tileloadd64", _register(ROWS), _pointer(builder, source), a_stride)
-    for vector, (total, weights) in enumerate(zip(TOTALS, WEIGHTS, strict=True)):
-        place = builder.add(at, ir.Constant(I64, 64 * vector))
-        _call(builder, "tileloadd64", _register(weights), _pointer(builder, place), line)
+    for total in range(columns):
+        place = builder.add(at, ir.Constant(I64, 64 * total))
+        weights = WEIGHTS + total % 3
+        _call(builder, "tileloadd64", _register(weights), _pointer(builder, place), w_stride)
         _call(builder, instruction, _register(total), _register(ROWS), _register(weights))
     builder.cbranch(builder.icmp_signed("<", following, words), loop, done)
 
     builder.position_at_end(done)
-    for vector, total in enumerate(TOTALS):
-        _call(
-            builder,
-            "tilestored64",
-            _register(total),
-            _pointer(builder, builder.add(c, ir.Constant(I64, 64 * vector))),
-            line,
-        )
+    for total in range(columns):
+        place = builder.add(c, ir.Constant(I64, 64 * total))
+        _call(builder, "tilestored64", _register(total), _pointer(builder, place), c_stride)
     builder.ret_void()
     return function
 
 
-multiply_matrix_int8 = _multiply("tdpbsud")
-multiply_matrix_bf16 = _multiply("tdpbf16ps")
+multiply_matrix_int8 = _multiply("tdpbsud", PANEL_COLUMNS)
+multiply_matrix_bf16 = _multiply("tdpbf16ps", PANEL_COLUMNS)
+multiply_matrix_block = _multiply("tdpbf16ps", BLOCK_COLUMNS)
+"""Like the one before it, 64 columns wide: the positions of a block, or a head's values."""

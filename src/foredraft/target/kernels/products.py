@@ -61,7 +61,7 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
             source = plan[at.WORDS] + row * plan[at.WORD_BYTES]
             if weight_format == INT8:
                 if by_matrix:
-                    multiply_matrix_int8(source, plan[at.WORD_BYTES], packed, tile, words)
+                    multiply_matrix_int8(source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
                 else:
                     multiply_int8(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
                 multiply_high(plan, row, count, packed, tile)
@@ -69,7 +69,7 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
                 dequantise(tile, count, scales, plan[at.ROW_SUM] + 4 * row, scale + LINE * panel)
             elif weight_format == BFLOAT16:
                 if by_matrix:
-                    multiply_matrix_bf16(source, plan[at.WORD_BYTES], packed, tile, words)
+                    multiply_matrix_bf16(source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
                 else:
                     multiply_bf16(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
             else:
