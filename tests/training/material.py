@@ -41,7 +41,7 @@ def random_example(
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, vocab, (length,), generator=generator)
     states = torch.randn(length - 1, taps, hidden, generator=generator)
-    return Example(tokens, 3, answer, states)
+    return Example(tokens, answer, states)
 
 
 def write_records(folder: Path, records: list[Record]) -> None:

@@ -52,10 +52,9 @@ def drafted(
     cache = EagleCache(
         head, TorchPass(head, torch.float64, lambda ids: embedding[ids]), 1, torch.device("cpu"), torch.float64
     )
-    tokens = [0] * example.position + example.tokens.tolist()
-    sequence = Sequence(0, SamplingParams(), tokens[: example.position + row + 2], 1, 0)
+    sequence = Sequence(0, SamplingParams(), example.tokens.tolist()[: row + 2], 1, 0)
     cache.begin(sequence)
-    cache.add(sequence, example.position, features[: row + 1])
+    cache.add(sequence, 0, features[: row + 1])
     cache.catch_up([sequence])
     state = cache.state(sequence)
     assert state is not None
@@ -65,7 +64,7 @@ def drafted(
             break
         level = Level(sequence, 0, 1, step - 1, None)
         token = example.tokens[row + 1 + step].unsqueeze(0)
-        position = torch.tensor([example.position + row + step])
+        position = torch.tensor([row + step])
         states.append(cache.step([level], token, head.feedback(states[-1].unsqueeze(0)), position)[0])
     return states
 

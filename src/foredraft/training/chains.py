@@ -45,7 +45,7 @@ def chain_steps(
             begin = 0 if step == 0 else text.first
             end = text.length if step == 0 else text.first + text.drafting(step)
             tokens.append(example.tokens[begin + 1 + step : end + 1 + step])
-            positions.append(torch.arange(begin, end) + example.position + step)
+            positions.append(torch.arange(begin, end) + step)
         flat, places = torch.cat(tokens).to(features.device), torch.cat(positions).to(features.device)
         if not len(flat):
             return

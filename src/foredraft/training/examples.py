@@ -14,7 +14,7 @@ from torch import Tensor
 from foredraft.errors import ConfigError
 from foredraft.training.records import Record, read_records
 
-__all__ = ["Example", "Split", "batches", "load_split", "to_example"]
+__all__ = ["Example", "Split", "batches", "in_order", "load_split", "to_example"]
 
 HELD_OUT = 0.03
 SHORTEST = 4
@@ -26,13 +26,11 @@ class Example:
     """A text of n tokens with what the target computed for the first n - 1 of them.
 
     tokens    [n] int64
-    position  of the first one in the conversation
     answer    index of the answer's first token
     states    [n - 1, taps, H] float32
     """
 
     tokens: Tensor
-    position: int
     answer: int
     states: Tensor
 
@@ -100,12 +98,24 @@ def batches(lengths: Sequence[int], most: int, seed: int, epoch: int) -> Iterato
         yield group
 
 
-def to_example(record: Record, start: int, states: Tensor, max_length: int) -> Example:
-    """`states` [m, taps, H] are of the tokens from position `start` on."""
-    tokens = record.tokens[start:max_length]
+def in_order(lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Indices of texts of these lengths as they come, grouped so that a group has at most `most` tokens (or one text)."""
+    groups: list[list[int]] = [[]]
+    size = 0
+    for index, length in enumerate(lengths):
+        if groups[-1] and size + length > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(index)
+        size += length
+    return [group for group in groups if group]
+
+
+def to_example(record: Record, states: Tensor, max_length: int) -> Example:
+    """`states` [m, taps, H] are of the record's tokens, from the first one on."""
+    tokens = record.tokens[:max_length]
     count = min(len(states), len(tokens) - 1)
-    tokens = tokens[: count + 1]
-    return Example(torch.tensor(tokens), start, len(record.prompt) - start, states[:count].float())
+    return Example(torch.tensor(tokens[: count + 1]), len(record.prompt), states[:count].float())
 
 
 def _is_held_out(item: int) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor
 from foredraft.errors import ConfigError
 from foredraft.training.acceptance import SimulatedAcceptance, simulate
 from foredraft.training.checkpoints import load_checkpoint, require_room, save_checkpoint
-from foredraft.training.examples import Split, batches
+from foredraft.training.examples import Split, batches, in_order
 from foredraft.training.journal import Journal
 from foredraft.training.padding import pad_linears
 from foredraft.training.picks import greedy_picks
@@ -217,7 +217,7 @@ class _Run:
             self.picks = greedy_picks(self.source, self.split.held_out)
         found: list[Tensor] = []
         records = self.split.held_out
-        for group in _in_order([len(record.tokens) for record in records], EVALUATION_TOKENS):
+        for group in in_order([len(record.tokens) for record in records], EVALUATION_TOKENS):
             examples = self.source.examples([records[index] for index in group])
             with self._precision():
                 found += self.task.matches(examples, [self.picks[index] for index in group])
@@ -279,18 +279,6 @@ def _up_to(records: tuple[Record, ...], tokens: int) -> list[Record]:
         if tokens <= 0:
             break
     return chosen
-
-
-def _in_order(lengths: list[int], most: int) -> list[list[int]]:
-    groups: list[list[int]] = [[]]
-    size = 0
-    for index, length in enumerate(lengths):
-        if groups[-1] and size + length > most:
-            groups.append([])
-            size = 0
-        groups[-1].append(index)
-        size += length
-    return [group for group in groups if group]
 
 
 def _lasting(plan: TrainPlan) -> dict[str, Any]:

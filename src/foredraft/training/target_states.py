@@ -18,12 +18,13 @@ from foredraft.target.decoder import Decoder
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.threads import torch_threads
-from foredraft.training.examples import Example, to_example
+from foredraft.training.examples import Example, in_order, to_example
 from foredraft.training.records import STATES, Record, read_manifest
 
 __all__ = ["StateSource", "TargetMatrices", "read_matrices"]
 
 EMBED_ROWS = 4096
+PASS_TOKENS = 4096
 
 
 class StateSource:
@@ -40,15 +41,21 @@ class StateSource:
         return bool(self._kept) and record.place is not None
 
     def examples(self, records: Sequence[Record]) -> list[Example]:
-        """In the order of the records."""
-        open_ones = [record for record in records if not self.stored(record)]
-        computed = iter(self._compute(open_ones) if open_ones else ())
-        return [
-            to_example(record, record.start, self._read(record), self.max_length)
-            if self.stored(record)
-            else to_example(record, 0, next(computed), self.max_length)
+        """In the order of the records, whole texts. What was in the target's cache already when an answer was made was
+        not kept with it, and is computed here: a drafter should see the prompt in training as it will later."""
+        missing = [
+            record.tokens[: record.start] if self.stored(record) else record.tokens[: self.max_length][:-1]
             for record in records
         ]
+        computed = self._compute(missing)
+        return [
+            to_example(record, self._behind(states, record), self.max_length)
+            for record, states in zip(records, computed, strict=True)
+        ]
+
+    def _behind(self, states: Tensor, record: Record) -> Tensor:
+        """`states` and the kept ones, if there are any."""
+        return torch.cat([states.cpu(), self._read(record)]) if self.stored(record) else states
 
     def head(self, states: Tensor) -> Tensor:
         """States behind the final norm [R, H] -> the target's logits [R, V]."""
@@ -70,9 +77,19 @@ class StateSource:
         return states[:, [self._kept.index(tap) for tap in self.taps]]
 
     @torch.no_grad()
-    def _compute(self, records: Sequence[Record]) -> list[Tensor]:
+    def _compute(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """[n, taps, H] for each text; an empty one costs nothing."""
+        found = [torch.empty((0, len(self.taps), self._decoder.hidden_size)) for _ in texts]
+        for group in in_order([len(text) for text in texts], PASS_TOKENS):
+            wanted = [index for index in group if texts[index]]
+            for index, states in zip(wanted, self._pass([texts[index] for index in wanted]), strict=True):
+                found[index] = states
+        return found
+
+    def _pass(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        if not texts:
+            return []
         decoder = self._decoder
-        texts = [record.tokens[: self.max_length][:-1] for record in records]
         cache = KVCache(decoder.cache_shape, len(texts), decoder.cache_dtype, decoder.device)
         cache.reserve(max(map(len, texts)))
         segments: list[Segment] = []
