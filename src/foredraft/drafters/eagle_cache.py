@@ -123,7 +123,7 @@ class EagleCache:
             held.forget()
             held.reached, held.state, held.hole = start, None, True
         if (new := start + len(features) - held.known) > 0:
-            held.waiting.append(features[-new:].clone())
+            held.waiting.append(features[-new:])
             held.rows_waiting += new
 
     def drop_waiting(self, sequence: Sequence) -> None:

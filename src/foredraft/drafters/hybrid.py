@@ -115,8 +115,9 @@ class HybridDrafter(BaseDrafter):
             self._proposed = 0.0
         for sequence in batch:
             self._blend.judge(sequence)
+        given = self.wants
         for member in self._members:
-            member.commit(batch, verdict, _part(features, self.wants, member.drafter.wants))
+            member.commit(batch, verdict, _part(features, given, member.drafter.wants))
 
     def end(self, sequence: Sequence) -> None:
         self._blend.drop(sequence)
@@ -214,5 +215,7 @@ def _part(features: Features, given: Wants, wanted: Wants) -> Features:
     if features.candidates is not None and 0 < wanted.candidates <= features.candidates.shape[-1]:
         candidates = features.candidates[..., : wanted.candidates]
     if features.hidden is not None and wanted.layers:
-        hidden = features.hidden[:, [given.layers.index(layer) for layer in wanted.layers]]
+        hidden = features.hidden
+        if wanted.layers != given.layers:
+            hidden = hidden[:, [given.layers.index(layer) for layer in wanted.layers]]
     return features._replace(candidates=candidates, hidden=hidden)

@@ -99,7 +99,7 @@ def batches(lengths: Sequence[int], most: int, seed: int, epoch: int) -> Iterato
 
 
 def in_order(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Indices of texts of these lengths as they come, grouped so that a group has at most `most` tokens (or one text)."""
+    """Indices of texts of these lengths as they come, in groups of at most `most` tokens (or one text)."""
     groups: list[list[int]] = [[]]
     size = 0
     for index, length in enumerate(lengths):

@@ -123,6 +123,8 @@ class CompiledWay:
         self._run(decode_stages(self.shape.layers))
         if not taps:
             return Hidden(last, None)
+        if list(taps) == tapped:
+            return Hidden(last, captured)
         parts = [last if tap == -1 else captured[:, tapped.index(tap)] for tap in taps]  # type: ignore[index]
         return Hidden(last, torch.stack(parts, dim=1))
 
