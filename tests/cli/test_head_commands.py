@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import write_folder
 from command_line import Cli
+from models import tiny_model, tiny_target
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import save_tiny_checkpoint
 
+from foredraft.cli.target_weights import weights_of_target
 from foredraft.heads.eagle import EagleHead, EagleShape
 from foredraft.heads.info import TargetFacts
 from foredraft.heads.medusa import MedusaHeads, MedusaShape
@@ -105,3 +108,30 @@ def test_bad_input(cli: Cli, eagle: Path, target: Path, tmp_path: Path) -> None:
     sentence = cli("inspect", write_head(heads, tmp_path / "wide"), "--target", target).sentence
     assert "hidden size 48" in sentence
     assert "has 32" in sentence
+
+
+@pytest.fixture(scope="module")
+def soft_capped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("soft-capped"), family="gemma2", head_dim=8, vocab_size=64)
+
+
+def test_soft_capped_logits_are_no_matrix_to_copy(cli: Cli, tmp_path: Path, soft_capped: Path) -> None:
+    heads = write_head(MedusaHeads(MedusaShape(2, 32, 64, 64)), tmp_path / "medusa")
+    arguments = ("export", heads, "--output", tmp_path / "out", "--target", soft_capped, "--format")
+    sentence = cli(*arguments, "vllm-medusa").sentence
+    assert "soft-capping" in sentence
+    assert "write the head as foredraft" in sentence
+    assert not (tmp_path / "out").exists()
+    assert cli(*arguments, "foredraft").code == 0
+
+
+@pytest.mark.parametrize("family", ["llama", "granite"])
+def test_the_output_layer_is_read_through_its_products(family: str) -> None:
+    """Scaled logits are those of a scaled matrix."""
+    target = tiny_target(family)
+    weights = weights_of_target(target)
+    assert weights.output is not None
+    model = tiny_model(family)
+    scale = getattr(model.config, "logits_scaling", 1.0)
+    assert torch.allclose(weights.output.double(), model.get_output_embeddings().weight / scale, atol=1e-5)
+    assert weights_of_target(tiny_target("gemma2"), output=False).output is None

@@ -73,7 +73,7 @@ def decoder() -> StockDecoder:
 
 def target() -> Target:
     own = decoder()
-    cache = KVCache(own.cache_shape, 4, own.cache_dtype, max_length=256)
+    cache = KVCache(own.cache_shape, 4, own.cache_dtype)
     return Target(own, cache, "bytes", 256, eos_token_ids=(EOS,), tokenizer=byte_tokenizer())
 
 

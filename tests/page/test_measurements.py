@@ -74,6 +74,25 @@ def test_a_plan_sets_the_dials(open_page: OpenPage, shown: Shown) -> None:
     assert shown(page) == ("1.75", "1.40", "1.25×")
 
 
+def test_measured_drafters_set_their_cost(open_page: OpenPage) -> None:
+    page = open_page("#a=0.8&g=4&c=0.15")
+    drafts = [
+        {"kind": "draft", "method": "ngram", "draft_length": 8, "draft_cost": 0.0038},
+        {"kind": "draft", "method": "<b>head</b>", "draft_length": 40, "draft_cost": 1.7},
+        {"kind": "draft", "method": "lazy", "draft_length": 0, "draft_cost": None},
+    ]
+    page.evaluate(DROP, ["machine.json", json.dumps({"cells": [GOOD_PASS, *drafts]})])
+    buttons = page.get_by_role("group", name="Your drafters, measured").get_by_role("button")
+    expect(buttons).to_have_text(["ngram, c = 0.004", "<b>head</b>, c = 1.00"])
+    buttons.first.click()
+    expect(page.locator("#drop-status")).to_have_text("The dials now hold the cost of ngram: g = 8, c = 0.004.")
+    page.wait_for_function("location.hash.startsWith('#a=0.8&g=8&c=0.004&')")
+    buttons.last.click()
+    page.wait_for_function("location.hash.startsWith('#a=0.8&g=16&c=1&')")
+    page.evaluate(DROP, ["machine.json", json.dumps({"cells": [GOOD_PASS]})])
+    expect(page.locator("#measured-drafters")).to_be_hidden()
+
+
 GOOD_PASS = {"kind": "pass", "rows": 1, "cached": 0, "pass_ms": 1.0}
 
 
@@ -86,6 +105,7 @@ MALFORMED = {
     '{"cells": [7]}': "cell 1 is 7",
     json.dumps({"cells": [GOOD_PASS, {**GOOD_PASS, "rows": -3}]}): "cell 2 has rows -3",
     json.dumps({"cells": [{**GOOD_PASS, "pass_ms": "fast"}]}): 'pass_ms "fast"',
+    json.dumps({"cells": [GOOD_PASS, {"kind": "draft", "method": "x", "draft_cost": -1}]}): "draft_length nothing",
     '{"cells": [{"method": "auto", "speedup": "twice"}]}': "speedup",
     '{"cells": [{"method": "auto", "speedup": 1.5, "concurrency": 0}]}': "concurrency 0",
     '{"tokens_per_cycle": 3, "acceptance": 3, "draft_length": 4, "draft_cost": 0.1}': "outside what this page shows",

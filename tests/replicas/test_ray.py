@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,8 @@ from foredraft.types import SamplingParams
 ray = pytest.importorskip("ray")
 pytest.importorskip("ray.serve")
 httpx2 = pytest.importorskip("httpx2")
+
+from local_ray import local_ray  # noqa: E402  # it needs ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -60,18 +60,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def start_ray() -> None:
-    """Ray gives its processes half a minute to start, which a busy machine may need more than once."""
-    for attempts_left in (2, 1, 0):
-        try:
-            ray.init(include_dashboard=False, num_cpus=2, object_store_memory=100 * 2**20, log_to_driver=False)
-            return
-        except Exception:
-            ray.shutdown()
-            if not attempts_left:
-                raise
-
-
 @pytest.fixture(scope="module")
 def cluster(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     from ray import serve
@@ -94,17 +82,7 @@ def cluster(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             "shutdown_timeout": 5,
         }
     )
-    variables = {
-        "OMP_NUM_THREADS": "1",
-        "FOREDRAFT_CACHE": str(tmp_path_factory.getbasetemp() / "cache"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        start_ray()
+    with local_ray(tmp_path_factory.getbasetemp() / "cache"):
         try:
             with (
                 deployed(described, Listening(port=port)),
@@ -113,7 +91,6 @@ def cluster(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
                 yield Cluster(client, serve.get_deployment_handle("engine", APPLICATION))
         finally:
             serve.shutdown()
-            ray.shutdown()
 
 
 @pytest.fixture(scope="module")

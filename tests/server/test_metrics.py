@@ -11,6 +11,9 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from tiny_server import client_of, load_tiny, tiny_service
 
+from foredraft.engine.decision import Decision, Reason
+from foredraft.server.metrics import Metrics
+
 DASHBOARD = Path(__file__).parents[2] / "dashboards" / "grafana.json"
 NAME = re.compile(r"foredraft_[a-z0-9_]+")
 
@@ -58,6 +61,23 @@ def test_what_happened_is_counted(tiny_checkpoint: Path, namespace: str) -> None
     assert after[f"{prefix}prefix_cache_queries_total"] == sum(one["usage"]["prompt_tokens"] for one in stats)
     assert after["foredraft_step_seconds_count"] > 0
     assert "foredraft_controller_budget" in after
+
+
+def test_the_controller_explains_itself() -> None:
+    metrics = Metrics("tiny", method="ngram")
+    metrics.decided(Decision(9, 6.0, 6.0, 2.0, 5.0, Reason.PAYS, 16, 5.5))
+    metrics.decided(Decision(0, 2.0, 5.0, 2.0, 5.0, Reason.RESTS, 0, 4.5))
+    metrics.decided(Decision(3, 3.0, 6.0, 2.0, 5.0, Reason.PAYS, 4, 5.0))
+    samples = {
+        (sample.name, sample.labels.get("reason")): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+    decisions = {reason: samples["foredraft_controller_decisions_total", reason.value] for reason in Reason}
+    assert decisions == {reason: {Reason.PAYS: 2, Reason.RESTS: 1}.get(reason, 0) for reason in Reason}
+    assert samples["foredraft_controller_expected_tokens", None] == 1.5
+    assert samples["foredraft_controller_pass_seconds", None] == 0.005
+    assert samples["foredraft_controller_expected_gain", None] == pytest.approx(1.25)
 
 
 def test_aborts_and_refusals_are_counted(tiny_checkpoint: Path) -> None:

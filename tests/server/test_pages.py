@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from tiny_server import client_of, load_tiny, tiny_service
 
+from foredraft.engine.decision import Decision, Reason
 from foredraft.page import page_directory, page_hash
 from foredraft.server.activity import Activity, Window
 from foredraft.server.pages import STATIC
@@ -30,6 +31,26 @@ def test_status_tells_what_happened(client: TestClient) -> None:
     assert 0 < drafter["accepted"] <= drafter["drafted"]
     assert drafter["acceptance_length"] > 1
     assert status["speedup_over_plain"] > 0
+    assert 0 < drafter["survival"][0] <= 1
+    assert sorted(drafter["survival"], reverse=True) == drafter["survival"]
+    assert status["decision"] is None
+    assert "every draft is verified" in status["explanation"]
+
+
+def test_the_last_decision_stays_and_reasons_are_counted() -> None:
+    activity = Activity("ngram")
+    assert activity.summary()["explanation"] == "Nothing was decoded yet."
+    assert "there is no drafter" in Activity("off").summary()["explanation"]
+    pays = Decision(3, 3.0, 6.0, 1.0, 5.0, Reason.PAYS, 4, 5.5)
+    reading = StepReport("ngram", 0, 7, 7, 0)
+    for decision in (pays._replace(nodes=0, reason=Reason.RESTS), pays, pays):
+        activity.step(StepReport("ngram", 1, 4, 0, 10, drafted=[3], accepted=[2]), decision, 3)
+    activity.step(reading, None, 0)
+    status = activity.summary()
+    assert status["explanation"] == pays.sentence
+    assert (status["decision"]["reason"], status["decision"]["gain"]) == ("pays", pytest.approx(2.5))
+    assert [(entry["reason"], entry["steps"]) for entry in status["reasons"]] == [("pays", 2), ("rests", 1)]
+    assert status["reasons"][0]["words"] == "drafts verified"
 
 
 def test_the_page_has_every_place_that_its_script_fills(client: TestClient) -> None:
@@ -37,7 +58,9 @@ def test_the_page_has_every_place_that_its_script_fills(client: TestClient) -> N
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     script = client.get("/status.js").text
-    for place in re.findall(r"(?:show\(|getElementById\()\"(\w+)\"", script):
+    places = set(re.findall(r"(?:show|byId|shares)\(\s*\"(\w+)\"", script))
+    assert {"model", "explanation", "reasons", "phases", "drafters"} <= places
+    for place in places:
         assert f'id="{place}"' in page.text
     fields = set(re.findall(r"status\.(\w+)", script)) - {"json"}
     assert fields <= client.get("/status.json").json().keys()

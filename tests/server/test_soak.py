@@ -127,6 +127,8 @@ def test_soak(tiny_checkpoint: Path, plain: LLM) -> None:
         assert engine.target.cache.free_slots == 4
         assert service.worker.open_sequences == 0
         engine.check_integrity()
+        assert engine.drafting is not None
+        assert engine.drafting.failures == 0
         assert threading.active_count() <= threads
         assert memory() < 1.05 * before
     counts = Counter(fate for fate, _ in outcomes)

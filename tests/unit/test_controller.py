@@ -8,7 +8,9 @@ import pytest
 
 from foredraft.economics import MeasuredPasses, PassPoint
 from foredraft.engine.acceptance import Acceptance
-from foredraft.engine.controller import AutoController, FixedController, Load, parse_table
+from foredraft.engine.auto_controller import AutoController
+from foredraft.engine.controller import FixedController, Load, parse_table
+from foredraft.engine.decision import Decision, Reason
 from foredraft.engine.profiler import PassCosts
 from foredraft.errors import ConfigError
 from foredraft.tree import TokenTree
@@ -153,6 +155,79 @@ def test_exploration_costs_little() -> None:
     costs = machine(10, 4)
     share = simulate(costs, [0.0] * 4000, scored=False)
     assert share > 0.98
+
+
+def test_each_decision_has_its_reason_and_numbers() -> None:
+    batch = sequences(2)
+
+    def decided(controller: AutoController, tree: TokenTree, limits: list[int]) -> Decision:
+        controller.budgets(batch, limits, NOTHING_ELSE)
+        controller.select(batch, tree, NOTHING_ELSE)
+        assert controller.decision is not None
+        return controller.decision
+
+    good = decided(AutoController(machine(10, 0.1), host_ms=1.0), chains(2, 4, 0.9), [4, 4])
+    assert (good.reason, good.nodes, good.drafted, good.plain_tokens) == (Reason.PAYS, 8, 8, 2.0)
+    assert good.tokens == pytest.approx(2 * sum(0.9**depth for depth in range(5)))
+    assert good.pass_milliseconds == pytest.approx(11.0)
+    assert good.milliseconds == pytest.approx(12.0)
+    assert good.gain > 1
+
+    bad = decided(AutoController(machine(0, 10)), chains(2, 4, 0.9), [4, 4])
+    assert (bad.reason, bad.nodes, bad.drafted, bad.gain) == (Reason.DOES_NOT_PAY, 0, 8, 1.0)
+    nothing, none = TokenTree.empty(2), [0, 0]
+    assert decided(AutoController(machine(10, 0.1)), nothing, [4, 4]).reason is Reason.NOTHING_DRAFTED
+    assert decided(AutoController(machine(10, 0.1)), nothing, none).reason is Reason.NOT_WANTED
+    dear = AutoController(machine(10, 0.1), draft_ms_per_level=1000.0, _explored_ms=1.0)
+    assert decided(dear, nothing, [4, 4]).reason is Reason.DRAFTING_TOO_DEAR
+
+
+def test_a_change_must_promise_more_than_a_little() -> None:
+    controller = AutoController(machine(10, 1.0), hysteresis=0.5, host_ms=0.0)
+    controller.select(sequences(1), chains(1, 1, 0.01), NOTHING_ELSE)
+    assert controller.decision is not None
+    assert controller.decision.reason is Reason.DOES_NOT_PAY
+    controller.select(sequences(1), chains(1, 1, 0.3), NOTHING_ELSE)  # 1.3 tokens in 12 ms, not 1 in 11
+    assert (controller.decision.reason, controller.decision.nodes) == (Reason.HELD_BACK, 0)
+
+
+def test_trying_drafts_is_no_promise() -> None:
+    """A drafter without scores, of which nothing good is known."""
+    controller = AutoController(machine(0, 10), explore=0.5)
+    chain = chains(1, 4, 0.9)
+    controller.select(sequences(1), TokenTree(chain.tokens, chain.parents), NOTHING_ELSE)
+    assert controller.decision is not None
+    assert controller.decision.reason is Reason.EXPLORES
+    assert controller.decision.gain < 1
+
+
+def test_a_drafter_without_success_is_left_alone_for_a_while() -> None:
+    controller = AutoController(machine(10, 4), host_ms=0.1)
+    [sequence] = batch = sequences(1)
+    reasons = []
+    for _ in range(60):
+        controller.budgets(batch, [4], NOTHING_ELSE)
+        controller.select(batch, TokenTree.empty(1), NOTHING_ELSE)
+        assert controller.decision is not None
+        reasons.append(controller.decision.reason)
+        controller.observe(
+            StepReport("x", 1, 1, 0, 0, [sequence.id], [0], [0], draft_seconds=0.001, verify_seconds=0.01),
+            TokenTree.empty(1),
+        )
+    assert set(reasons) == {Reason.NOTHING_DRAFTED, Reason.RESTS}
+    assert reasons.count(Reason.RESTS) > reasons.count(Reason.NOTHING_DRAFTED)
+
+
+def test_decisions_are_logged_at_level_debug(caplog: pytest.LogCaptureFixture) -> None:
+    controller = AutoController(machine(10, 0.1))
+    with caplog.at_level("INFO", "foredraft"):
+        controller.select(sequences(1), chains(1, 4, 0.9), NOTHING_ELSE)
+    assert not caplog.messages
+    with caplog.at_level("DEBUG", "foredraft"):
+        controller.select(sequences(1), chains(1, 4, 0.9), Load(prompt_rows=3, cached=99))
+    [message] = caplog.messages
+    assert message.startswith("1 sequences, 99 cached tokens, 3 prompt rows: Verifies 4 of 4 drafts, ")
+    assert message.endswith("[pays]")
 
 
 def test_an_outlier_hardly_moves_the_costs() -> None:

@@ -103,12 +103,29 @@ def test_a_profile_replaces_the_data_sheet(run: Run, profile: Path) -> None:
 
 def test_measure_prints_what_the_page_reads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = tuple({"kind": "pass", "rows": rows, "cached": 64, "batch": 1, "pass_ms": 2.0 + rows} for rows in (1, 2))
-    measured = Passes(lambda rows, cached, batch: 2.0 + rows, "tiny on this machine", {"model": "tiny"}, cells)
-    monkeypatch.setattr("foredraft.cli.plan_measure.measured_passes", lambda model: measured)
-    assert json.loads(run("tiny", "--measure", "--json")) == {"meta": {"model": "tiny"}, "cells": list(cells)}
-    printed = run("tiny", "--measure", "--batch", "1")
+    drafts = (
+        {"kind": "draft", "method": "ngram", "draft_ms": 0.1, "draft_length": 8, "draft_nodes": 8, "draft_cost": 0.25},
+        {"kind": "draft", "method": "lazy", "draft_ms": None, "draft_length": 0, "draft_nodes": 0, "draft_cost": None},
+        {"kind": "draft", "method": "slow", "draft_ms": 9.0, "draft_length": 2, "draft_nodes": 5, "draft_cost": 1.5},
+    )
+    meta = {"model": "tiny"}
+    measured = Passes(lambda rows, cached, batch: 2.0 + rows, "tiny on this machine", meta, cells, drafts)
+    asked: list[tuple[str, str | None]] = []
+
+    def measure(model: str, spec_model: str | None) -> Passes:
+        asked.append((model, spec_model))
+        return measured
+
+    monkeypatch.setattr("foredraft.cli.plan_measure.measured_passes", measure)
+    assert json.loads(run("tiny", "--measure", "--json")) == {"meta": meta, "cells": [*cells, *drafts]}
+    printed = run("tiny", "--measure", "--spec-model", "a-head", "--batch", "1")
+    assert asked == [("tiny", None), ("tiny", "a-head")]
     assert "tiny on this machine" in printed
     assert "3.00" in printed
+    lines = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
+    assert lines["ngram"].split() == ["ngram", "0.100", "8", "8", "0.250", "0.677"]
+    assert lines["lazy"].split(maxsplit=1)[1].strip() == "found none"
+    assert lines["slow"].split()[-1] == "never"
 
 
 @pytest.mark.slow
@@ -116,10 +133,15 @@ def test_measure_times_a_real_model(run: Run, tmp_path: Path) -> None:
     from checkpoints import write_folder
 
     folder = write_folder(tmp_path / "model", max_position_embeddings=2048, vocab_size=128)
-    cells = json.loads(run(folder, "--measure", "--json"))["cells"]
-    assert {cell["kind"] for cell in cells} == {"pass"}
-    assert all(cell["pass_ms"] > 0 for cell in cells)
-    assert {1, 8} <= {cell["rows"] for cell in cells}
+    answer = json.loads(run(folder, "--measure", "--json"))
+    assert answer["meta"]["weight_format"] == "float32"
+    passes = [cell for cell in answer["cells"] if cell["kind"] == "pass"]
+    drafts = {cell["method"]: cell for cell in answer["cells"] if cell["kind"] == "draft"}
+    assert len(passes) + len(drafts) == len(answer["cells"])
+    assert all(cell["pass_ms"] > 0 for cell in passes)
+    assert {1, 8} <= {cell["rows"] for cell in passes}
+    assert list(drafts) == ["ngram", "suffix", "recycling", "lookahead"]
+    assert drafts["ngram"]["draft_cost"] > 0
 
 
 def test_open_puts_the_numbers_into_the_address(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +171,7 @@ def test_no_browser_is_no_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
         (("--shape", "gpt-9"), "gpt-9"),
         (("--measure",), "name one"),
         (("some-model",), "add --measure"),
+        (("--spec-model", "a-head"), "spec_model is 'a-head'"),
         (("--profile", "no-such-file.json"), "no-such-file.json"),
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["describe_run"]
+__all__ = ["describe_run", "load_average"]
 
 PACKAGES = ("foredraft", "torch", "transformers", "numba", "numpy")
 
@@ -32,7 +32,7 @@ def describe_run() -> dict[str, object]:
             "threads": torch.get_num_threads(),
             "memory_mb": _memory_mb(),
             "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-            "load_average": _load_average(),
+            "load_average": load_average(),
         },
     }
 
@@ -69,7 +69,7 @@ def _memory_mb() -> int | None:
     return None
 
 
-def _load_average() -> float | None:
+def load_average() -> float | None:
     """Processes that wanted a core during the last minute: above 1 before a run, something else was running."""
     with suppress(OSError, AttributeError):
         return round(os.getloadavg()[0], 2)

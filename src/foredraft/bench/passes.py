@@ -33,9 +33,16 @@ FIRST_TOKEN = 10  # tokens of a measured pass are FIRST_TOKEN, FIRST_TOKEN + 1, 
 
 
 def measure_passes(
-    target: Target, row_counts: Sequence[int], contexts: Sequence[int], *, batch: int = 1, repeat: int = 15
+    target: Target,
+    row_counts: Sequence[int],
+    contexts: Sequence[int],
+    *,
+    batch: int = 1,
+    repeat: int = 15,
+    products: bool = True,
 ) -> list[PassCell]:
-    """Median pass for each context and row count, and that of its products; `contexts` are cached tokens per sequence.
+    """Median pass for each context and row count, and that of its products alone; `contexts` are cached tokens per
+    sequence.
 
     Raises ConfigError where the rows don't fit the batch or the model's context.
     """
@@ -46,12 +53,12 @@ def measure_passes(
         _check_room(target, context + -(-max(row_counts) // batch))
         cache = _filled_cache(target, context + max(row_counts), batch)
         passes = {rows: _pass(target.decoder, cache, rows, context, batch) for rows in row_counts}
-        products = {rows: products_of(target.decoder, rows, run) for rows, run in passes.items()}
+        parts = {rows: products_of(target.decoder, rows, run) if products else None for rows, run in passes.items()}
         pass_times = {rows: [] for rows in row_counts}  # type: dict[int, list[float]]
         product_times = {rows: [] for rows in row_counts}  # type: dict[int, list[float]]
         for turn in range(WARM_UPS + repeat):
             for rows in row_counts:
-                times = [(pass_times, passes[rows]), (product_times, products[rows])]
+                times = [(pass_times, passes[rows]), (product_times, parts[rows])]
                 for found, run in times if turn % 2 else reversed(times):
                     if run is not None:
                         found[rows].append(milliseconds(run))
@@ -158,7 +165,7 @@ def _flat(decoder: Decoder, rows: int, context: int, batch: int) -> FlatPass:
 
 def _filled_cache(target: Target, length: int, batch: int) -> KVCache:
     """A scratch cache with something in every entry: memory that was never written reads unrealistically fast."""
-    cache = KVCache(target.cache.shape, batch, target.cache.dtype, target.cache.device, max_length=length)
+    cache = KVCache(target.cache.shape, batch, target.cache.dtype, target.cache.device)
     cache.reserve(length)
     for buffer in [*cache.keys, *cache.values]:
         buffer.normal_()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,11 @@ from foredraft.cli.starting import starting
 from foredraft.cli.terminal import say
 from foredraft.cli.train_progress import duration, shown_progress
 from foredraft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from foredraft.server.batch_file import AnswerFile
+    from foredraft.server.model_spec import ModelSpec
+    from foredraft.server.settings import ServerSettings
 
 __all__ = ["batch"]
 
@@ -56,12 +62,16 @@ def batch(
     enforce_eager: options.EnforceEager = False,
     offline: options.Offline = False,
     seed: options.Seed = None,
+    ray: serving.Ray = False,
+    replicas: serving.Replicas = None,
+    autoscale: serving.Autoscale = None,
 ) -> None:
     """Answer a file of requests to /v1/chat/completions and /v1/completions.
 
     Every line gets one answer, which may be an error, in the same order. Run it again to go on after an interruption.
     Exit code 1 if any answer is an error.
     """
+    serving.check_replicas(replicas, autoscale, ray=ray)
     missing = next((name for name in NEEDED if find_spec(name) is None), None)
     if missing is not None:
         raise ConfigError(f"batch needs {missing}, which is not installed; run pip install 'foredraft[serve]'")
@@ -94,11 +104,8 @@ def batch(
         began = time.monotonic()
         if left:
             with starting(name or "", offline=offline):
-                from foredraft.engine.llm import LLM
                 from foredraft.engine.open_target import EngineArgs
-                from foredraft.engine.speculation import parse_speculation
-                from foredraft.server.app import create_service
-                from foredraft.server.batch import local_batch
+                from foredraft.server.model_spec import ModelSpec
 
                 args = EngineArgs(
                     model=name or "",
@@ -115,19 +122,46 @@ def batch(
                     offline=offline,
                     seed=seed,
                 )
-                method = parse_speculation(speculation).method
-            service = create_service(lambda: LLM.from_args(args, speculation), settings, method=method)
+                spec = ModelSpec(args, speculation)
+                _ = spec.method  # a wrong one is refused before anything is loaded
             with shown_progress("Answering") as show:
-                local_batch(
-                    service,
-                    source,
-                    answers,
-                    concurrency=args.max_num_seqs,
-                    progress=lambda done: show(done, resumed + left, f"{done} of {resumed + left}"),
-                )
+
+                def progress(done: int) -> None:
+                    show(done, resumed + left, f"{done} of {resumed + left}")
+
+                if ray:
+                    _on_ray(spec, settings, source, answers, replicas, autoscale, progress)
+                else:
+                    _locally(spec, settings, source, answers, progress)
         say(_summary(resumed + left, resumed, answers.failed, time.monotonic() - began))
         if answers.failed:
             raise typer.Exit(1)
+
+
+def _locally(
+    spec: ModelSpec, settings: ServerSettings, source: Path, answers: AnswerFile, progress: Callable[[int], None]
+) -> None:
+    from foredraft.server.app import create_service
+    from foredraft.server.batch import local_batch
+
+    service = create_service(spec.load, settings, method=spec.method)
+    local_batch(service, source, answers, concurrency=spec.args.max_num_seqs, progress=progress)
+
+
+def _on_ray(
+    spec: ModelSpec,
+    settings: ServerSettings,
+    source: Path,
+    answers: AnswerFile,
+    replicas: int | None,
+    autoscale: str | None,
+    progress: Callable[[int], None],
+) -> None:
+    from foredraft.ray.arguments import Described, autoscale_range, cluster_share
+    from foredraft.ray.batch import ray_batch
+
+    wanted = cluster_share(spec.args.device, replicas or 1, None if autoscale is None else autoscale_range(autoscale))
+    ray_batch(Described(spec, settings, wanted), source, answers, progress=progress)
 
 
 def _summary(lines: int, resumed: int, failed: int, seconds: float) -> str:

@@ -43,19 +43,22 @@ def export(
     with starting(target or head, offline=offline):
         from foredraft.errors import LoadError
         from foredraft.heads.checkpoint import read_head
-        from foredraft.heads.write import format_of, write_head
+        from foredraft.heads.write import NATIVE, format_of, write_head
 
         format_of(form)
-        facts = weights = None
+        facts = weights = opened = None
         if target is not None:
-            from foredraft.cli.head_trial import weights_of_target
             from foredraft.drafters.open_head import facts_of
             from foredraft.engine.open_target import EngineArgs, open_target
 
             opened = open_target(EngineArgs(model=target, max_num_seqs=1, offline=offline)).target
-            facts, weights = facts_of(opened), weights_of_target(opened)
+            facts = facts_of(opened)
         loaded, info = read_head(head, target=facts, revision=revision, allow_pickle=allow_pickle, offline=offline)
         if not info.layers_known:
             raise LoadError(f"{head} doesn't say which of its target's layers it reads; pass --target")
+        if opened is not None and form not in NATIVE:
+            from foredraft.cli.target_weights import weights_of_target
+
+            weights = weights_of_target(opened, output=loaded.shape.output == "target")
         folder = write_head(loaded, output, form=form, target=facts or info.target, weights=weights)
     typer.echo(f"{folder}")

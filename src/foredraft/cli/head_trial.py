@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from foredraft.heads.eagle import EagleHead
     from foredraft.heads.info import HeadInfo
     from foredraft.heads.medusa import MedusaHeads
-    from foredraft.heads.write import TargetWeights
     from foredraft.target.target import Target
 
-__all__ = ["Trial", "read_text", "try_head", "weights_of_target"]
+__all__ = ["Trial", "read_text", "try_head"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +24,6 @@ class Trial:
     agreement: list[float]
     reading: str
     tried: dict[str, list[float]]
-
-
-def weights_of_target(target: Target) -> TargetWeights:
-    """The embedding table and the output layer [V, H], in float32."""
-    import torch
-
-    from foredraft.heads.write import TargetWeights
-
-    decoder = target.decoder
-    with torch.inference_mode():
-        table = decoder.embed(torch.arange(target.vocab_size, device=decoder.device))
-        unit = torch.eye(decoder.hidden_size, device=decoder.device, dtype=table.dtype)
-        output = torch.cat([decoder.head(unit[row : row + 64]) for row in range(0, len(unit), 64)]).T
-    return TargetWeights(table.float().cpu().clone(), output.float().cpu().clone())
 
 
 def try_head(head: EagleHead | MedusaHeads, info: HeadInfo, target: Target) -> Trial:

@@ -54,12 +54,13 @@ class BatchPlan(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """Pass times and where they come from; `cells` and `meta` are those of a measurement."""
+    """Pass times and where they come from; the rest is that of a measurement: cells of passes and of drafters."""
 
     pass_time: economics.PassTime
     origin: str
     meta: Mapping[str, object] = {}
     cells: tuple[Mapping[str, object], ...] = ()
+    drafts: tuple[Mapping[str, object], ...] = ()
 
 
 def plan(
@@ -94,8 +95,13 @@ def plan(
         typer.Option(metavar="FILE", help="Pass times from --measure or bench micro, as JSON.", rich_help_panel=LOAD),
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Time MODEL's passes on this machine, now.", rich_help_panel=LOAD)
+        bool,
+        typer.Option("--measure", help="Time MODEL's passes and drafters on this machine, now.", rich_help_panel=LOAD),
     ] = False,
+    spec_model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="With --measure: time this draft model or head, too.", rich_help_panel=LOAD),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object; with --measure, the measurement.", rich_help_panel=OUTPUT)
     ] = False,
@@ -106,7 +112,7 @@ def plan(
     """Work out what speculation can gain: tokens per cycle, cost per cycle, speedup, and whether it pays."""
     chain = plan_chain(acceptance, draft_length, draft_cost)
     batches = _numbers(batch)
-    passes = _passes(model, machine, shape, profile, measure)
+    passes = _passes(model, machine, shape, profile, measure, spec_model)
     loads = plan_batches(chain, passes.pass_time, batches, context)
     if as_json:
         typer.echo(json.dumps(_measurement(passes) if measure else _answer(chain, loads), allow_nan=False))
@@ -171,7 +177,11 @@ def read_passes(path: Path) -> Passes:
     return Passes(economics.MeasuredPasses.from_cells(cells), origin)
 
 
-def _passes(model: str | None, machine: str, shape: str, profile: Path | None, measure: bool) -> Passes:
+def _passes(
+    model: str | None, machine: str, shape: str, profile: Path | None, measure: bool, spec_model: str | None
+) -> Passes:
+    if spec_model is not None and not measure:
+        raise ConfigError(f"spec_model is {spec_model!r}, but nothing is to be measured; add --measure or leave it out")
     if measure and model is None:
         raise ConfigError("--measure has no model to measure; name one, such as foredraft plan smollm2-135m --measure")
     if model is not None and not measure:
@@ -179,7 +189,7 @@ def _passes(model: str | None, machine: str, shape: str, profile: Path | None, m
     if measure and model is not None:
         from foredraft.cli.plan_measure import measured_passes
 
-        return measured_passes(model)
+        return measured_passes(model, spec_model)
     if profile is not None:
         return read_passes(profile)
     for name, value, known in (("machine", machine, economics.MACHINES), ("shape", shape, economics.MODELS)):
@@ -202,7 +212,7 @@ def _answer(chain: Plan, loads: list[BatchPlan]) -> dict[str, object]:
 
 
 def _measurement(passes: Passes) -> dict[str, object]:
-    return {"meta": passes.meta, "cells": passes.cells}
+    return {"meta": passes.meta, "cells": [*passes.cells, *passes.drafts]}
 
 
 def _open(chain: Plan) -> None:

@@ -27,6 +27,10 @@ def print_plan(chain: Plan, loads: list[BatchPlan], passes: Passes) -> None:
     if passes.cells:
         console.print(f"\nOne pass, in milliseconds: {passes.origin}")
         console.print(_pass_table(passes))
+    if passes.drafts:
+        console.print(f"\nDrafting, for one request: {passes.origin}")
+        console.print(_draft_table(passes))
+        console.print("A token's cost is in passes of one row; see --draft-cost.")
     if loads:
         console.print(f"\nUnder load: {passes.origin}")
         console.print(_load_table(loads, chain.draft_length))
@@ -125,4 +129,29 @@ def _pass_table(passes: Passes) -> Table:
     for row in rows:
         found = (times.get((row, *load)) for load in loads)
         table.add_row(str(row), *("" if time is None else f"{float(str(time)):.2f}" for time in found))
+    return table
+
+
+def _draft_table(passes: Passes) -> Table:
+    """A line for each drafter: what it takes, and the acceptance from which that pays."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("drafter")
+    for heading in ("ms a step", "length", "nodes", "cost of a token", "pays from acceptance"):
+        table.add_column(heading, justify="right")
+    for cell in passes.drafts:
+        method, length, milliseconds, cost = (
+            cell[name] for name in ("method", "draft_length", "draft_ms", "draft_cost")
+        )
+        if not (isinstance(length, int) and isinstance(milliseconds, float) and isinstance(cost, float)):
+            table.add_row(str(method), "found none")
+            continue
+        needed = economics.break_even_acceptance(length, cost)
+        table.add_row(
+            str(method),
+            f"{milliseconds:.3f}",
+            str(length),
+            str(cell["draft_nodes"]),
+            f"{cost:.3f}",
+            "never" if needed is None else f"{needed:.3f}",
+        )
     return table

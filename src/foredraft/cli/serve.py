@@ -60,6 +60,7 @@ def serve(
     request_timeout: own.RequestTimeout = None,
     shutdown_timeout: own.ShutdownTimeout = 60.0,
     metrics_namespace: own.MetricsNamespace = "foredraft",
+    otlp_traces_endpoint: own.OtlpTracesEndpoint = None,
     disable_log_stats: own.DisableLogStats = False,
     enable_log_requests: own.EnableLogRequests = False,
     disable_access_log: own.DisableAccessLog = False,
@@ -77,10 +78,9 @@ def serve(
         raise ConfigError(f"serve needs {missing}, which is not installed; run pip install 'foredraft[serve]'")
     if log_level not in LOG_LEVELS:
         raise ConfigError(f"--uvicorn-log-level is {log_level!r}; give one of {', '.join(LOG_LEVELS)}")
+    own.check_replicas(replicas, autoscale, ray=ray)
     if ray:
-        own.check_ray(replicas, autoscale, port, tls=ssl_keyfile is not None)
-    elif replicas is not None or autoscale is not None:
-        raise ConfigError("--replicas and --autoscale need --ray; add it.")
+        own.check_ray(port, tls=ssl_keyfile is not None)
     speculation = own.server_speculation(speculative_config_json, spec_method, spec_model, spec_tokens, plain=plain)
     from foredraft.page import page_directory, page_hash
     from foredraft.server.run import Listening, configure_logging
@@ -107,6 +107,7 @@ def serve(
         spec_decode_metrics=spec_decode_metrics,
         request_metrics=request_metrics,
         force_include_usage=force_include_usage,
+        otlp_traces_endpoint=otlp_traces_endpoint,
         log_stats=not disable_log_stats,
         log_requests=enable_log_requests,
         plan=PlanPage(page_directory(), page_hash),

@@ -165,6 +165,14 @@ MetricsNamespace = Annotated[
     str,
     typer.Option(metavar="NAME", help="foredraft, or vllm for its dashboards.", rich_help_panel=LOGS),
 ]
+OtlpTracesEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Send a span for each request there, by OTLP over HTTP (OpenTelemetry).",
+        rich_help_panel=LOGS,
+    ),
+]
 DisableLogStats = Annotated[
     bool, typer.Option("--disable-log-stats", help="No figures every ten seconds.", rich_help_panel=LOGS)
 ]
@@ -185,7 +193,7 @@ Ray = Annotated[
     bool,
     typer.Option(
         "--ray",
-        help="Serve replicas with Ray: on the cluster of RAY_ADDRESS, or on this machine.",
+        help="Use replicas on the Ray cluster of RAY_ADDRESS, or on one on this machine.",
         rich_help_panel=REPLICAS,
     ),
 ]
@@ -198,10 +206,16 @@ Autoscale = Annotated[
 ]
 
 
-def check_ray(replicas: int | None, autoscale: str | None, port: int, *, tls: bool) -> None:
-    """Refuse flags that replicas can't have."""
+def check_replicas(replicas: int | None, autoscale: str | None, *, ray: bool) -> None:
+    """Refuse numbers of replicas that contradict each other, or that nobody asked Ray for."""
+    if not ray and (replicas is not None or autoscale is not None):
+        raise ConfigError("--replicas and --autoscale need --ray; add it.")
     if replicas is not None and autoscale is not None:
         raise ConfigError("--replicas and --autoscale exclude each other; drop one of them.")
+
+
+def check_ray(port: int, *, tls: bool) -> None:
+    """Refuse flags that replicas can't have."""
     if tls:
         raise ConfigError("--ray doesn't go with --ssl-keyfile; put a proxy in front that ends TLS.")
     if port == 0:

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from foredraft.drafters.base import Drafter, Features
 from foredraft.engine.controller import Controller, FixedController, Load
+from foredraft.engine.drafting import Drafting
 from foredraft.engine.forced_drafts import with_forced
 from foredraft.engine.logprobs import emitted_logprobs
 from foredraft.engine.outputs import Delta, Logprob
 from foredraft.engine.requests import Choice, Request, check_request
 from foredraft.engine.scheduler import Scheduler
-from foredraft.engine.structured import Grammars
+from foredraft.engine.structured import CompiledForm, Grammars
 from foredraft.errors import RequestError
 from foredraft.sampling import pick, rows_of
 from foredraft.target.target import Target, TargetOutput
@@ -75,8 +76,9 @@ class Engine:
             on_admit=self._admitted,
             on_leave=self._left,
         )
+        self.drafting = Drafting(drafter, target.vocab_size, self._drafter_failed) if drafter else None
         self.report = StepReport("off", 0, 0, 0, 0)
-        self._grammars = Grammars(target)
+        self.grammars = Grammars(target)
         self._requests: dict[str, Request] = {}
         self._choices: dict[int, Choice] = {}
         self._ids = itertools.count()
@@ -97,15 +99,19 @@ class Engine:
         request_id: str | None = None,
         text: str | None = None,
         prediction: Collection[int] = (),
+        form: CompiledForm | None = None,
     ) -> Request:
-        """Queue a request. Raises RequestError or CapacityError if it can't be served; nothing else is affected."""
+        """Queue a request. Raises RequestError or CapacityError if it can't be served; nothing else is affected.
+
+        form  what `grammars` made of `params.structured`; compiled here if it is left out
+        """
         tokens = list(prompt)
         check_request(tokens, params, self.target, self.kv_room)
         if request_id in self._requests:
             raise RequestError(
                 f"A request with the id {request_id!r} is being decoded already; give another id or none."
             )
-        constraints = [self._grammars.open(params, len(tokens)) for _ in range(params.n)]
+        constraints = [self.grammars.open(params, len(tokens), form) for _ in range(params.n)]
         request = Request(request_id or f"request-{next(self._ids)}", text, tokens, params)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         for choice in range(params.n):
@@ -151,19 +157,21 @@ class Engine:
                     sequence.slot = None
             if slot is not None:
                 self.target.cache.truncate(slot, 0)
-            self._choices.pop(sequence.id, None)
-            self.controller.forget(sequence)
+            self._forget(sequence)
         ids = list(dict.fromkeys(sequence.request_id for sequence in dropped))
         for request_id in ids:
             request = self._requests.pop(request_id, None)
             for choice in request.choices if request else ():
                 self.scheduler.remove(choice.sequence)  # those that were waiting
-                self._choices.pop(choice.sequence.id, None)
+                self._forget(choice.sequence)
         return ids
 
     @torch.inference_mode()
     def step(self) -> list[Delta]:
-        """One pass of the target, and what it added to each sequence that emitted tokens."""
+        """One pass of the target, and what it added to each sequence that emitted tokens.
+
+        A request that can't go on although the others can has a `failure` afterwards, and is over.
+        """
         with torch_threads(1 if self.target.decoder.own_threads else None):
             return self._step()
 
@@ -190,12 +198,12 @@ class Engine:
 
         committing = time.perf_counter()
         try:
-            if self.drafter is not None and features is not None:
-                self.drafter.commit(sequences, verdict, features)
+            if self.drafting is not None and features is not None:
+                self.drafting.commit(sequences, verdict, features)
         finally:  # whatever a drafter does, what is finished leaves
-            for sequence in sequences:
-                if sequence.finish_reason is not None:
-                    self._close(sequence)
+            for choice in list(self._choices.values()):
+                if choice.output.finished:
+                    self._close(choice.sequence)
         ended = time.perf_counter()
 
         self.report = _report(self.method, sequences, tree, verdict, output)
@@ -204,6 +212,13 @@ class Engine:
         self.report.host_seconds = ended - began - self.report.draft_seconds - self.report.verify_seconds
         self.controller.observe(self.report, tree)
         return deltas
+
+    def tolerate_drafter(self) -> None:
+        """From now on a drafter that raises costs sequences their drafts and no request its answer, which is what a
+        service needs. Elsewhere its errors should be seen.
+        """
+        if self.drafting is not None:
+            self.drafting.tolerant = True
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the cache holds exactly the running sequences' tokens."""
@@ -229,16 +244,18 @@ class Engine:
         return max(0, min(self._draft_limit(sequence.params), remaining - 1))
 
     def _propose(self, batch: Batch, sequences: list[Sequence]) -> TokenTree:
-        if self.drafter is None or not sequences:
+        if self.drafting is None or not sequences:
             return TokenTree.empty(len(sequences))
         load = Load(
             prompt_rows=sum(chunk.count for chunk in batch.chunks) - len(sequences),
             cached=sum(chunk.sequence.cached for chunk in batch.chunks),
         )
         limits = [self._limit(sequence) for sequence in sequences]
-        budget = self.controller.budgets(sequences, limits, load)
-        tree = self.drafter.propose(sequences, budget).prune(budget)
-        tree.validate(len(sequences), self.target.vocab_size)
+        asked = [
+            limit if self.drafting.serves(sequence) else 0 for sequence, limit in zip(sequences, limits, strict=True)
+        ]
+        budget = self.controller.budgets(sequences, asked, load)
+        tree = self.drafting.propose(sequences, budget)
         return self.controller.select(sequences, with_forced(tree, sequences, limits), load)
 
     def _commit(
@@ -254,7 +271,8 @@ class Engine:
             best = output.logits.topk(wants.candidates, dim=-1).indices
             candidates = _by_sequence(best.cpu(), tree)
         if output.hidden.taps is not None:
-            hidden = output.hidden.taps[torch.tensor(kept)]
+            taps = output.hidden.taps
+            hidden = taps if len(kept) == len(taps) else taps[torch.tensor(kept)]
         sequences = tuple(chunk.sequence for chunk in batch.chunks)
         counts = tuple(sequence.cached - start for sequence, start in zip(sequences, starts, strict=True))
         return Features(tree, picks, candidates, hidden, sequences, starts, counts)
@@ -272,28 +290,42 @@ class Engine:
             sequences, drafts, verdict.tokens.tolist(), verdict.lengths.tolist(), logprobs, strict=True
         ):
             choice = self._choices[sequence.id]
-            delta = choice.extend(tokens[:length], length - 1, self.target.eos_token_ids, self.max_length, values)
+            if choice.output.finished:
+                continue  # an earlier choice failed, and the request with it
+            try:
+                delta = choice.extend(tokens[:length], length - 1, self.target.eos_token_ids, self.max_length, values)
+            except Exception as error:  # whatever it is, it concerns this request only
+                self._requests[sequence.request_id].fail(error)
+                continue
             choice.output.speculative_decoding.observe(drafted, sum(delta.drafted), len(delta.token_ids))
             deltas.append(delta)
         return deltas
 
     def _close(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
-        self._choices.pop(sequence.id, None)
-        self.controller.forget(sequence)
+        self._forget(sequence)
         request = self._requests.get(sequence.request_id)
         if request is not None and all(choice.output.finished for choice in request.choices):
             del self._requests[sequence.request_id]
 
+    def _forget(self, sequence: Sequence) -> None:
+        self._choices.pop(sequence.id, None)
+        self.controller.forget(sequence)
+        if self.drafting is not None:
+            self.drafting.forget(sequence)
+
     def _admitted(self, sequence: Sequence) -> None:
-        if self.drafter is not None:
+        if self.drafting is not None:
             began = time.perf_counter()
-            self.drafter.begin(sequence)
+            self.drafting.begin(sequence)
             self._begin_seconds += time.perf_counter() - began
 
     def _left(self, sequence: Sequence) -> None:
-        if self.drafter is not None:
-            self.drafter.end(sequence)
+        if self.drafting is not None:
+            self.drafting.end(sequence)
+
+    def _drafter_failed(self, sequence: Sequence) -> None:
+        self._choices[sequence.id].output.speculative_decoding.drafter_failed = True
 
 
 def _by_sequence(values: Tensor, tree: TokenTree) -> Tensor:

@@ -116,6 +116,7 @@ class LLM:
                 requests.append(self.add(prompt, one))
             while not self.engine.idle:
                 self.engine.step()
+                _raise_failure(requests)
         finally:  # an error or Ctrl-C leaves nothing behind in the engine
             for request in requests:
                 self.engine.abort(request.id)
@@ -127,6 +128,7 @@ class LLM:
         try:
             while not request.result().finished:
                 yield from (delta for delta in self.engine.step() if delta.request_id == request.id)
+                _raise_failure([request])
         finally:
             self.engine.abort(request.id)
 
@@ -162,6 +164,12 @@ class LLM:
         text = prompt if isinstance(prompt, str) else None
         prediction = self.tokenizer.encode(params.prediction, add_special_tokens=False) if params.prediction else ()
         return self.engine.add(tokens, params, text=text, prediction=prediction)
+
+
+def _raise_failure(requests: Collection[Request]) -> None:
+    for request in requests:
+        if request.failure is not None:
+            raise request.failure
 
 
 def _as_list(prompts: Prompt | list[str] | list[list[int]]) -> list[Prompt]:

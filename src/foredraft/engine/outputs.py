@@ -27,7 +27,7 @@ class Logprob(NamedTuple):
 @dataclass(slots=True)
 class SpeculationStats:
     """Counts over verification steps: a step with no draft counts as a step, too. `limit` is the configured draft
-    length.
+    length; `drafter_failed` tells whether the drafter raised an error, after which decoding went on plainly.
     """
 
     limit: int = 0
@@ -36,6 +36,7 @@ class SpeculationStats:
     drafted: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
+    drafter_failed: bool = False
 
     def observe(self, drafted: int, accepted: int, emitted: int) -> None:
         """Add one sequence's part in one step."""
@@ -52,6 +53,7 @@ class SpeculationStats:
         self.emitted += other.emitted
         self.drafted += other.drafted
         self.accepted += other.accepted
+        self.drafter_failed |= other.drafter_failed
         longer = max(len(self.accepted_per_position), len(other.accepted_per_position))
         mine = self.accepted_per_position + [0] * (longer - len(self.accepted_per_position))
         theirs = other.accepted_per_position + [0] * (longer - len(other.accepted_per_position))
@@ -69,7 +71,7 @@ class SpeculationStats:
 
     def as_dict(self) -> dict[str, object]:
         """vLLM's per-request object `metrics.speculative_decoding`; the histogram counts steps that accepted 0, 1, 2
-        ... drafts.
+        ... drafts. With `drafter_failed` only if it did.
         """
         survivors = [self.steps, *self.accepted_per_position, 0]
         return {
@@ -80,6 +82,7 @@ class SpeculationStats:
             "num_accepted_draft_tokens": self.accepted,
             "num_draft_tokens": self.drafted,
             "num_spec_tokens": self.limit,
+            **({"drafter_failed": True} if self.drafter_failed else {}),
         }
 
 

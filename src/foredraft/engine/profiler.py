@@ -47,7 +47,7 @@ def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECOND
     points: list[PassPoint] = []
     deadline = time.perf_counter() + seconds
     for batch in BATCHES:
-        cache = KVCache(decoder.cache_shape, batch, decoder.cache_dtype, decoder.device, max_length)
+        cache = KVCache(decoder.cache_shape, batch, decoder.cache_dtype, decoder.device)
         cache.reserve(max(contexts) + max(ROWS))
         for plane in cache.planes:  # memory that was never written reads unrealistically fast
             plane.zero_()

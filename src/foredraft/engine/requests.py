@@ -56,6 +56,10 @@ class Choice:
         self.sequence.finish_reason = self.output.finish_reason = FinishReason.ABORT
         return self._delta(len(self.output.token_ids))
 
+    def fail(self) -> None:
+        """End the choice without a last look at it, as its text may be what failed."""
+        self.sequence.finish_reason = self.output.finish_reason = FinishReason.ABORT
+
     def _ends(self, token: int, drafted: bool, eos: tuple[int, ...], max_length: int) -> bool:
         sequence, params = self.sequence, self.sequence.params
         is_eos = token in eos and not params.ignore_eos
@@ -104,13 +108,14 @@ class Choice:
 
 @dataclass(eq=False)
 class Request:
-    """A prompt and its `n` choices."""
+    """A prompt and its `n` choices. `failure` is what kept it from going on, if anything did."""
 
     id: str
     prompt: str | None
     prompt_token_ids: list[int]
     params: SamplingParams
     choices: list[Choice] = field(default_factory=list)
+    failure: Exception | None = None
 
     def add_choice(self, sequence: Sequence, target: Target, draft_limit: int) -> None:
         params = self.params
@@ -129,6 +134,13 @@ class Request:
             speculative_decoding=SpeculationStats(limit=draft_limit),
         )
         self.choices.append(Choice(sequence, output, text))
+
+    def fail(self, error: Exception) -> None:
+        """End all choices as they stand."""
+        self.failure = error
+        for choice in self.choices:
+            if not choice.output.finished:
+                choice.fail()
 
     def result(self) -> RequestOutput:
         return RequestOutput(

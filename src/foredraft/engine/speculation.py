@@ -12,7 +12,8 @@ from typing import NamedTuple
 from foredraft.drafters.base import Drafter
 from foredraft.drafters.methods import build_drafter
 from foredraft.economics import MeasuredPasses
-from foredraft.engine.controller import AutoController, Controller, FixedController, parse_table
+from foredraft.engine.auto_controller import AutoController
+from foredraft.engine.controller import Controller, FixedController, parse_table
 from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, OpenedTarget
 from foredraft.engine.profiler import PassCosts, load_profile, measure_passes, profile_path, save_profile

@@ -8,19 +8,24 @@ speculation stays exact: a draft that the form forbids is never picked, one that
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from foredraft.engine.contained import ContainedConstraint
 from foredraft.errors import RequestError
 from foredraft.target.target import Target
-from foredraft.types import SamplingParams, StructuredOutput, StructureKind
+from foredraft.types import Constraint, SamplingParams, StructuredOutput, StructureKind
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from llguidance._lib import JsonCompileOptions
 
-__all__ = ["Grammars", "Matcher"]
+__all__ = ["CompiledForm", "Grammars", "Matcher"]
+
+CompiledForm: TypeAlias = "LLMatcher"
+"""A form, ready to be followed from its beginning; whoever does so works on a copy."""
 
 COMPILED_KEPT = 64
 JSON_STYLE: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -29,39 +34,61 @@ it. A schema's own "x-guidance" overrides this."""
 
 
 class Grammars:
-    """Compiles forms for one target and keeps the latest, as the same schema tends to come again."""
+    """Compiles forms for one target and keeps the latest, as the same schema tends to come again.
+
+    `compile` may be called from any thread, also while the engine works: a large form takes seconds, in which nobody
+    should have to wait but its own request.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
-        self._compiled: OrderedDict[StructuredOutput, LLMatcher] = OrderedDict()
+        self._compiled: OrderedDict[StructuredOutput, CompiledForm] = OrderedDict()
 
-    def open(self, params: SamplingParams, prompt_length: int) -> Matcher | None:
-        """A constraint for one sequence; None if it has none. Raises RequestError for a form that can't be used."""
+    def open(
+        self, params: SamplingParams, prompt_length: int, compiled: CompiledForm | None = None
+    ) -> Constraint | None:
+        """A constraint for one sequence; None if it has none. Raises RequestError for a form that can't be used.
+
+        compiled  the form, if `compile` has seen to it before
+        """
         form = params.structured
         if form is None:
             return None
-        if form not in self._compiled:
-            self._compiled[form] = self._compile(form)
-            if len(self._compiled) > COMPILED_KEPT:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(form)
+        start = self.compile(form) if compiled is None else compiled
         assert self._target.tokenizer is not None
         unknown = range(self._target.vocab_size, len(self._target.tokenizer))
-        return Matcher(self._compiled[form], params, prompt_length, self._target.eos_token_ids, unknown)
+        return ContainedConstraint(Matcher(start, params, prompt_length, self._target.eos_token_ids, unknown))
 
-    def _compile(self, form: StructuredOutput) -> LLMatcher:
+    def compile(self, form: StructuredOutput) -> CompiledForm:
+        """Raises RequestError for a form that can't be used."""
+        with self._lock:
+            found = self._compiled.get(form)
+        if found is None:
+            found = self._compile(form)
+        with self._lock:
+            self._compiled[form] = found
+            self._compiled.move_to_end(form)
+            if len(self._compiled) > COMPILED_KEPT:
+                self._compiled.popitem(last=False)
+        return found
+
+    def _compile(self, form: StructuredOutput) -> CompiledForm:
         try:
             from llguidance import LLMatcher
         except ImportError as error:
             raise RequestError(
                 f"{form.kind} needs llguidance, which is not installed; install foredraft[grammar]."
             ) from error
-        if self._tokenizer is None:
-            self._tokenizer = _open_tokenizer(self._target, form)
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = _open_tokenizer(self._target, form)
         try:
             matcher = LLMatcher(self._tokenizer, _grammar(form), log_level=0)
-        except (ValueError, RecursionError) as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a form may even make the compiler panic, which is no Exception
             raise _refusal(form, str(error)) from error
         if matcher.is_error():
             raise _refusal(form, matcher.get_error())

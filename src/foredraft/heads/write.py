@@ -23,7 +23,7 @@ from foredraft.heads.native import native_config, native_tensors
 from foredraft.heads.write_eagle import safeailab_eagle, sglang_eagle, speculators_eagle
 from foredraft.heads.write_medusa import fasterdecoding_medusa, vllm_medusa
 
-__all__ = ["FORMATS", "TargetWeights", "format_of", "write_head"]
+__all__ = ["FORMATS", "NATIVE", "TargetWeights", "format_of", "write_head"]
 
 
 class TargetWeights(NamedTuple):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foredraft.errors import ConfigError
 from foredraft.ray.arguments import Replicas
+from foredraft.ray.cluster import load_ray
 from foredraft.server.model_spec import ModelSpec
 from foredraft.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
-__all__ = ["ENGINE", "GATEWAY", "build_application", "load_ray"]
+__all__ = ["ENGINE", "GATEWAY", "build_application"]
 
 ENGINE, GATEWAY = "engine", "gateway"
 ROUTER = "foredraft.ray.router.PrefixRouter"
@@ -22,21 +22,9 @@ MOST_REQUESTS = 100_000
 """In the gateway at a time; the replicas' own queues are what limits them."""
 
 
-def load_ray() -> Any:
-    """The module. Raises ConfigError if it isn't installed."""
-    try:
-        import ray
-        import ray.serve
-    except ImportError as error:
-        raise ConfigError(
-            "Replicas need ray[serve], which is not installed; run pip install 'foredraft[ray]'"
-        ) from error
-    return ray
-
-
 def build_application(spec: ModelSpec, settings: ServerSettings, replicas: Replicas) -> Application:
     """A gateway and as many engine replicas as `replicas` says, not deployed yet."""
-    load_ray()
+    load_ray("serve")
     from ray import serve
     from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 

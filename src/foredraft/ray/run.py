@@ -5,7 +5,6 @@ machine, and takes it down again on SIGTERM or Ctrl-C.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -14,18 +13,14 @@ from types import FrameType
 from typing import Any
 
 from foredraft.errors import LoadError
-from foredraft.ray.application import build_application, load_ray
+from foredraft.ray.application import build_application
 from foredraft.ray.arguments import Described
+from foredraft.ray.cluster import connected, first_line
 from foredraft.server.run import Listening
 
 __all__ = ["APPLICATION", "deployed", "serve_on_ray"]
 
 APPLICATION = "foredraft"
-PATIENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Ray's 5 s are too few while models are loaded on the same cores
-}
-"""Environment of a cluster of our own, unless the user's says otherwise."""
 
 logger = logging.getLogger("foredraft.serve")
 
@@ -57,27 +52,31 @@ def _end(number: int, frame: FrameType | None) -> None:
 @contextmanager
 def deployed(described: Described, listening: Listening) -> Iterator[Any]:
     """The application, deployed and ready, around the block; gets the handle of its gateway."""
-    ray = load_ray()
+    with connected("serve") as own:
+        from ray import serve
+
+        try:
+            _listen(listening)
+            try:
+                yield _run(described)
+            finally:
+                serve.delete(APPLICATION)
+        finally:
+            if own:
+                serve.shutdown()
+
+
+def _listen(listening: Listening) -> None:
     from ray import serve
     from ray.serve.config import HTTPOptions
 
-    own = not os.environ.get("RAY_ADDRESS") and not ray.is_initialized()
-    if own:
-        for name, value in PATIENT.items():
-            os.environ.setdefault(name, value)
-        ray.init(include_dashboard=False, logging_level=logging.WARNING)
-    elif not ray.is_initialized():
-        ray.init(logging_level=logging.WARNING)
     try:
         serve.start(http_options=HTTPOptions(host=listening.host, port=listening.port, root_path=listening.root_path))
-        try:
-            yield _run(described)
-        finally:
-            serve.delete(APPLICATION)
-    finally:
-        if own:
-            serve.shutdown()
-            ray.shutdown()
+    except Exception as error:  # Ray's own kinds, and those of sockets
+        raise LoadError(
+            f"Ray Serve could not be started on {listening.host}:{listening.port} ({first_line(error)}); stop what "
+            "uses the port, or choose another --port."
+        ) from error
 
 
 def _run(described: Described) -> Any:

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from foredraft.engine.controller import Decision
+from foredraft.engine.decision import Decision, Reason
 from foredraft.types import StepReport
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ WINDOW_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Window:
-    """Sums over steps. Seconds are those of steps; `plain_seconds` what the same tokens would have taken plainly."""
+    """Sums over steps. Seconds are those of steps; `plain_seconds` what the same tokens would have taken plainly, and
+    `reasons` counts the controller's decisions by why.
+    """
 
     started: float = 0.0
     steps: int = 0
@@ -37,6 +39,7 @@ class Window:
     accepted: int = 0
     rejections: int = 0
     per_position: list[int] = field(default_factory=list)
+    reasons: Counter[Reason] = field(default_factory=Counter)
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     host_seconds: float = 0.0
@@ -70,8 +73,9 @@ class Window:
 
     def add(self, other: Window) -> None:
         for name in self.__slots__:
-            if name not in ("started", "per_position"):
+            if name not in ("started", "per_position", "reasons"):
                 setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.reasons.update(dict(other.reasons))  # a copy: the engine's thread may be adding a reason
         self.per_position += [0] * (len(other.per_position) - len(self.per_position))
         for position, count in enumerate(other.per_position):
             self.per_position[position] += count
@@ -88,6 +92,7 @@ class Activity:
         self.aborted = 0
         self.load: EngineLoad | None = None
         self.decision: Decision | None = None
+        self._stepped = False
         self._recent: deque[Window] = deque()
 
     def step(self, report: StepReport, decision: Decision | None, emitted: int) -> None:
@@ -96,8 +101,10 @@ class Activity:
             self._recent.append(Window(now))
             while now - self._recent[0].started > WINDOW_SECONDS + BUCKET_SECONDS:
                 self._recent.popleft()
+        self._stepped = True
         self._recent[-1].add(_window(report, decision, emitted))
-        self.decision = decision
+        if decision is not None:
+            self.decision = decision
 
     def recent(self, seconds: float) -> Window:
         """The sums of the last `seconds`, at most a minute."""
@@ -153,7 +160,21 @@ class Activity:
                 "host": window.host_seconds,
             },
             "decision": None if decision is None else {**decision._asdict(), "gain": decision.gain},
+            "explanation": self._explanation(decision),
+            "reasons": [
+                {"reason": reason.value, "words": reason.words, "steps": steps}
+                for reason, steps in window.reasons.most_common()
+            ],
         }
+
+    def _explanation(self, decision: Decision | None) -> str:
+        if decision is not None:
+            return decision.sentence
+        if self.method == "off":
+            return "Decodes plainly: there is no drafter."
+        if not self._stepped:
+            return "Nothing was decoded yet."
+        return "Nothing is weighed: every draft is verified, up to the configured number."
 
 
 def _drafter(method: str, window: Window) -> dict[str, Any]:
@@ -163,6 +184,7 @@ def _drafter(method: str, window: Window) -> dict[str, Any]:
         "accepted": window.accepted,
         "acceptance_rate": window.accepted / window.drafted if window.drafted else None,
         "acceptance_length": window.acceptance_length if window.drafts else None,
+        "survival": [count / window.drafts for count in window.per_position] if window.drafts else [],
     }
 
 
@@ -183,6 +205,7 @@ def _window(report: StepReport, decision: Decision | None, emitted: int) -> Wind
         accepted=sum(report.accepted),
         rejections=sum(drafted > accepted for drafted, accepted in pairs),
         per_position=list(report.accepted_per_depth),
+        reasons=Counter() if decision is None else Counter([decision.reason]),
         draft_seconds=report.draft_seconds,
         verify_seconds=report.verify_seconds,
         host_seconds=report.host_seconds,

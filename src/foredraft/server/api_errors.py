@@ -8,7 +8,10 @@ from typing import Any
 
 from foredraft.errors import ForedraftError
 
-__all__ = ["ApiError", "as_api_error", "bad_request", "from_validation"]
+__all__ = ["CLIENT_LEFT", "ApiError", "as_api_error", "bad_request", "from_validation"]
+
+CLIENT_LEFT = 499
+"""nginx's code for it; nobody reads the answer, but logs and traces do."""
 
 TYPES = {
     400: "invalid_request_error",

@@ -20,6 +20,7 @@ from foredraft.engine.llm import LLM
 from foredraft.errors import ForedraftError
 from foredraft.server.activity import Activity
 from foredraft.server.api_errors import ApiError, as_api_error, from_validation
+from foredraft.server.described import CHUNKS
 from foredraft.server.guards import BodyLimit, KeyCheck, RequestLog
 from foredraft.server.metrics import Metrics
 from foredraft.server.observer import Observer
@@ -27,6 +28,7 @@ from foredraft.server.pages import page_routes
 from foredraft.server.routes import generation_routes
 from foredraft.server.service import Service
 from foredraft.server.settings import ServerSettings
+from foredraft.server.tracing import RequestTraces
 from foredraft.server.worker import EngineWorker
 
 __all__ = ["create_app", "create_service"]
@@ -37,11 +39,16 @@ stats = logging.getLogger("foredraft.stats")
 
 
 def create_service(load: Callable[[], LLM], settings: ServerSettings, *, method: str = "off") -> Service:
-    """A service whose model is loaded by `load`, in the engine's thread, once the application starts."""
-    metrics = Metrics(settings.model_names[0], settings.metrics_namespace, method)
+    """A service whose model is loaded by `load`, in the engine's thread, once the application starts.
+
+    Raises ConfigError if requests are to be traced and can't be.
+    """
+    model, endpoint = settings.model_names[0], settings.otlp_traces_endpoint
+    traces = None if endpoint is None else RequestTraces.sent_to(endpoint, model, method)
+    metrics = Metrics(model, settings.metrics_namespace, method)
     activity = Activity(method)
     worker = EngineWorker(load, Observer(metrics, activity), max_queue=settings.max_queue)
-    return Service(settings, worker, metrics, activity)
+    return Service(settings, worker, metrics, activity, traces=traces)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -59,7 +66,7 @@ def create_app(service: Service) -> FastAPI:
                 await logger
         await asyncio.to_thread(service.close)
 
-    app = FastAPI(title="foredraft", version=__version__, lifespan=lifespan)
+    app = _Application(title="foredraft", version=__version__, lifespan=lifespan)
     app.include_router(generation_routes(service))
     app.include_router(page_routes(service))
     if settings.plan is not None:
@@ -78,6 +85,13 @@ def create_app(service: Service) -> FastAPI:
         )
     app.add_middleware(RequestLog, rejected=service.metrics.rejected)
     return app
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        document = super().openapi()
+        document["components"]["schemas"] |= CHUNKS
+        return document
 
 
 async def _log_stats(activity: Activity) -> None:

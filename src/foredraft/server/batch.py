@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from starlette.types import ASGIApp
 
 from foredraft.server.app import create_app
 from foredraft.server.batch_file import AnswerFile, BatchLine, answered, refused, remaining_lines
 from foredraft.server.in_process import post
 from foredraft.server.service import Service
 
-__all__ = ["answer_in_order", "local_batch"]
+__all__ = ["answer_in_order", "ask", "local_batch"]
 
 Answer = Callable[[BatchLine], Awaitable[dict[str, Any]]]
 
@@ -41,6 +44,11 @@ def local_batch(
     resumed = len(answers.custom_ids)
     lines = remaining_lines(source, answers.custom_ids)
     asyncio.run(_run(service, lines, answers, concurrency, lambda count: progress(resumed + count)))
+
+
+async def ask(app: ASGIApp, line: BatchLine) -> dict[str, Any]:
+    """The result of one line, by the way of an HTTP request."""
+    return answered(line, *await post(app, line.url, line.body))
 
 
 async def answer_in_order(
@@ -82,15 +90,11 @@ async def _run(
     progress: Callable[[int], None],
 ) -> None:
     app = create_app(service)
-
-    async def answer(line: BatchLine) -> dict[str, Any]:
-        return answered(line, *await post(app, line.url, line.body))
-
     done = 0
     async with app.router.lifespan_context(app):
         await asyncio.to_thread(service.worker.wait_until_settled)
         progress(done)
-        async for results in answer_in_order(lines, answer, concurrency=concurrency):
+        async for results in answer_in_order(lines, partial(ask, app), concurrency=concurrency):
             answers.append(results)
             done += len(results)
             progress(done)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from foredraft.engine.controller import Decision
+from foredraft.engine.decision import Decision, Reason
 from foredraft.engine.outputs import RequestOutput
 from foredraft.types import StepReport
 
@@ -37,6 +37,7 @@ class Metrics:
         self._values = (model_name, "0")
         self._method = method
         self._preemptions = 0
+        self._failed_drafts = 0
         self._define_requests("vllm:" if namespace == "vllm" else "foredraft_")
         self._define_speculation("vllm:" if namespace == "vllm" else "foredraft_")
         self._define_own("foredraft_")
@@ -93,6 +94,19 @@ class Metrics:
         self._gain = self._gauge(
             f"{prefix}controller_expected_gain", "Speedup over a plain step that the controller expects."
         )
+        self._expected = self._gauge(
+            f"{prefix}controller_expected_tokens", "Tokens that the controller expects of a sequence in the step."
+        )
+        self._pass = self._gauge(
+            f"{prefix}controller_pass_seconds", "Time of a target pass of the chosen size, as measured before."
+        )
+        decisions = Counter(
+            f"{prefix}controller_decisions",
+            "Steps by the controller's reason to verify as many drafts as it did.",
+            [*LABELS, "reason"],
+            registry=self.registry,
+        )
+        self._decisions = {reason: decisions.labels(*self._values, reason.value) for reason in Reason}
         seconds = Histogram(
             f"{prefix}step_seconds",
             "Where a step's time goes.",
@@ -102,6 +116,10 @@ class Metrics:
         )
         self._seconds = {phase: seconds.labels(*self._values, phase) for phase in PHASES}
         self.engine_failures = self._counter(f"{prefix}engine_failures", "Steps that raised an error.")
+        self.request_failures = self._counter(f"{prefix}request_failures", "Requests that failed alone in their step.")
+        self._drafter_failures = self._counter(
+            f"{prefix}drafter_failures", "Sequences decoded plainly because the drafter raised an error."
+        )
         rejected = Counter(
             f"{prefix}requests_rejected", "Answers that were errors, by status.", ["status"], registry=self.registry
         )
@@ -134,8 +152,20 @@ class Metrics:
         self._preempted.inc(preemptions - self._preemptions)
         self._preemptions = preemptions
 
+    def drafter_failed(self, sequences: int) -> None:
+        """So many since the start."""
+        self._drafter_failures.inc(sequences - self._failed_drafts)
+        self._failed_drafts = sequences
+
     def decided(self, decision: Decision | None) -> None:
-        self._gain.set(decision.gain if decision is not None else 1.0)
+        """A step that decoded; None where no controller weighs anything."""
+        if decision is None:
+            self._gain.set(1.0)
+            return
+        self._gain.set(decision.gain)
+        self._expected.set(decision.tokens_per_cycle)
+        self._pass.set(decision.pass_milliseconds / 1e3)
+        self._decisions[decision.reason].inc()
 
     def finished(self, output: RequestOutput, latency: float, decoding: float) -> None:
         """A request is over; `decoding` is from its first token to its last."""

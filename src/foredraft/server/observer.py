@@ -17,18 +17,23 @@ __all__ = ["EngineLoad", "Observer"]
 
 
 class EngineLoad(NamedTuple):
-    """How busy an engine is; `cache_usage` is the share of the cache's room that sequences hold."""
+    """How busy an engine is; `cache_usage` is the share of the cache's room that sequences hold. Preemptions and
+    sequences that the drafter failed on are counted from the start.
+    """
 
     running: int
     waiting: int
     cache_usage: float
     preemptions: int
+    drafter_failures: int = 0
 
     @classmethod
     def of(cls, engine: Engine) -> EngineLoad:
         scheduler = engine.scheduler
         used = sum(sequence.cached for sequence in scheduler.running)
-        return cls(len(scheduler.running), len(scheduler.waiting), used / engine.kv_room, scheduler.preemptions)
+        failures = engine.drafting.failures if engine.drafting is not None else 0
+        usage = used / engine.kv_room
+        return cls(len(scheduler.running), len(scheduler.waiting), usage, scheduler.preemptions, failures)
 
 
 @dataclass(slots=True)
@@ -39,18 +44,24 @@ class Observer:
     activity: Activity
 
     def stepped(self, engine: Engine, deltas: list[Delta]) -> None:
-        report, decision = engine.report, engine.controller.decision
+        report = engine.report
         emitted = sum(len(delta.token_ids) for delta in deltas)
         self.metrics.step(report, emitted)
-        self.metrics.decided(decision)
-        self.activity.step(report, decision, emitted)
+        if report.batch:  # a step that only reads prompts decides nothing
+            self.metrics.decided(engine.controller.decision)
+        self.activity.step(report, engine.controller.decision if report.batch else None, emitted)
 
     def loaded(self, load: EngineLoad) -> None:
         self.metrics.load(load.running, load.waiting, load.cache_usage, load.preemptions)
+        self.metrics.drafter_failed(load.drafter_failures)
         self.activity.load = load
 
     def step_failed(self) -> None:
         self.metrics.engine_failures.inc()
+
+    def request_failed(self) -> None:
+        """One request, while the step went on."""
+        self.metrics.request_failures.inc()
 
     def started(self, waited: float) -> None:
         self.metrics.queue_time.observe(waited)

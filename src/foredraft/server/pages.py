@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from foredraft import __version__
+from foredraft.server.described import HEALTH, METRICS
 from foredraft.server.metrics import CONTENT_TYPE
 from foredraft.server.service import Service
 from foredraft.server.settings import PlanPage
+from foredraft.server.shapes import Load
 
 __all__ = ["page_routes"]
 
@@ -31,8 +33,8 @@ def page_routes(service: Service) -> APIRouter:
 
     @router.head("/health", include_in_schema=False)
     @router.head("/ping", include_in_schema=False)
-    @router.get("/health")
-    @router.get("/ping")
+    @router.get("/health", responses=HEALTH)
+    @router.get("/ping", responses=HEALTH)
     async def health() -> Response:
         state = "failing" if service.worker.failing else str(service.worker.state)
         if service.worker.ready:
@@ -40,10 +42,10 @@ def page_routes(service: Service) -> APIRouter:
         return JSONResponse({"status": state}, 503, LOADING_RETRY)
 
     @router.get("/load")
-    async def load() -> dict[str, int]:
+    async def load() -> Load:
         return {"server_load": service.worker.open_sequences}
 
-    @router.get("/metrics")
+    @router.get("/metrics", responses=METRICS, response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.metrics.render(), media_type=CONTENT_TYPE)
 
@@ -60,7 +62,7 @@ def page_routes(service: Service) -> APIRouter:
     async def page() -> Response:
         return FileResponse(STATIC / "status.html", headers=PAGE_HEADERS)
 
-    for name in ("status.css", "status.js"):
+    for name in ("status.css", "status.js", "icon.svg"):
         router.add_api_route(f"/{name}", _file(STATIC / name), include_in_schema=False)
 
     if service.settings.plan is not None:

@@ -137,6 +137,8 @@ def _check(request: GenerationRequest) -> None:
         )
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options needs stream to be true.", "stream_options")
+    if request.prompt_logprobs is not None and request.stream:
+        raise bad_request("prompt_logprobs is not part of streams; ask for a whole answer.", "prompt_logprobs")
 
 
 def _count(name: str, count: int | None, defaults: Defaults) -> int | None:

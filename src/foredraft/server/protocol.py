@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic_core import PydanticCustomError
 
 from foredraft.types import StructuredOutput
 
@@ -24,6 +25,25 @@ __all__ = [
     "TokenizeRequest",
     "ToolUse",
 ]
+
+
+def _no_disguise(value: object) -> object:
+    """pydantic takes true for 1, and "1" as well; a client that sends those didn't mean them."""
+    if isinstance(value, (bool, str)):
+        raise PydanticCustomError("number_type", "give a number")
+    return value
+
+
+def _none_disguised(values: object) -> object:
+    """The same for a list, of which there may be a million elements."""
+    if isinstance(values, list) and any(isinstance(value, (bool, str)) for value in values):
+        raise PydanticCustomError("number_type", "give a list of numbers")
+    return values
+
+
+Whole = Annotated[int, BeforeValidator(_no_disguise)]
+Number = Annotated[float, BeforeValidator(_no_disguise)]
+Tokens = Annotated[list[int], BeforeValidator(_none_disguised)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +89,8 @@ class Message(Body):
 
 
 class StreamOptions(Body):
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
+    include_usage: StrictBool | None = None
+    continuous_usage_stats: StrictBool | None = None
 
 
 class ResponseFormat(Body):
@@ -89,7 +109,7 @@ class StructuredOutputs(Body):
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
-    json_object: bool | None = None
+    json_object: StrictBool | None = None
 
 
 class Prediction(Body):
@@ -108,32 +128,32 @@ class Prediction(Body):
 class GenerationRequest(Body):
     """What chat and plain completions have in common. None means: as the server is configured."""
 
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    n: int | None = None
+    max_tokens: Whole | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    n: Whole | None = None
     stop: str | list[str] | None = None
-    seed: int | None = None
-    stream: bool | None = None
+    seed: Whole | None = None
+    stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    logit_bias: dict[str, float] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    logit_bias: dict[str, Number] | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
     user: str | None = None
     response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
     # vLLM's
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    return_token_ids: bool | None = None
-    prompt_logprobs: int | None = None
-    priority: int | None = None
+    top_k: Whole | None = None
+    min_p: Number | None = None
+    repetition_penalty: Number | None = None
+    min_tokens: Whole | None = None
+    stop_token_ids: Tokens | None = None
+    ignore_eos: StrictBool | None = None
+    skip_special_tokens: StrictBool | None = None
+    include_stop_str_in_output: StrictBool | None = None
+    return_token_ids: StrictBool | None = None
+    prompt_logprobs: Whole | None = None
+    priority: Whole | None = None
     request_id: str | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
@@ -141,8 +161,8 @@ class GenerationRequest(Body):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     # ours
-    speculative: bool | None = None
-    num_speculative_tokens: int | None = None
+    speculative: StrictBool | None = None
+    num_speculative_tokens: Whole | None = None
 
     def structured(self) -> StructuredOutput | None:
         """The form that is asked for. Raises ValueError for several, or for a schema without content."""
@@ -164,14 +184,14 @@ class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
     messages: list[Message]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
+    max_completion_tokens: Whole | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Whole | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    parallel_tool_calls: StrictBool | None = None
+    add_generation_prompt: StrictBool | None = None
+    continue_final_message: StrictBool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def tool_use(self) -> ToolUse | None:
@@ -196,12 +216,12 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
-    logprobs: int | None = None
-    echo: bool | None = None
-    best_of: int | None = None
+    prompt: str | Tokens | list[str] | list[Tokens]
+    logprobs: Whole | None = None
+    echo: StrictBool | None = None
+    best_of: Whole | None = None
     suffix: str | None = None
-    add_special_tokens: bool | None = None
+    add_special_tokens: StrictBool | None = None
 
 
 class TokenizeRequest(Body):
@@ -210,17 +230,17 @@ class TokenizeRequest(Body):
     prompt: str | None = None
     messages: list[Message] | None = None
     tools: list[dict[str, Any]] | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    add_special_tokens: StrictBool | None = None
+    return_token_strs: StrictBool | None = None
+    add_generation_prompt: StrictBool | None = None
+    continue_final_message: StrictBool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
 class DetokenizeRequest(Body):
     """POST /detokenize."""
 
-    tokens: list[int]
+    tokens: Tokens
 
 
 def _from_format(wanted: ResponseFormat | None) -> list[StructuredOutput]:

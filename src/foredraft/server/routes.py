@@ -13,11 +13,13 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive
 
 from foredraft import __version__
+from foredraft.engine.structured import CompiledForm
 from foredraft.server.answers import Identity, speculation, usage
 from foredraft.server.api_errors import bad_request
 from foredraft.server.calling import prepare_calls
 from foredraft.server.chat import ChatAnswer
 from foredraft.server.completions import CompletionAnswer, Echo
+from foredraft.server.described import CHAT, COMPLETION, ERRORS
 from foredraft.server.guards import NOTE, REQUEST_ID, Note
 from foredraft.server.params import chat_params, completion_params, tool_use
 from foredraft.server.protocol import (
@@ -28,8 +30,10 @@ from foredraft.server.protocol import (
     TokenizeRequest,
 )
 from foredraft.server.service import Service
+from foredraft.server.shapes import Detokenized, Model, Models, Tokenized, Version
 from foredraft.server.streaming import EventStream, event_blocks
 from foredraft.server.tickets import Job, PromptLogprobs, Result, Ticket
+from foredraft.types import SamplingParams
 
 __all__ = ["generation_routes"]
 
@@ -38,16 +42,17 @@ logger = logging.getLogger("foredraft.requests")
 
 def generation_routes(service: Service) -> APIRouter:
     """Everything that a model is needed for."""
-    router = APIRouter()
+    router = APIRouter(responses=ERRORS)
 
-    @router.post("/v1/chat/completions")
+    @router.post("/v1/chat/completions", responses=CHAT)
     async def chat(body: ChatRequest, http: Request) -> Response:
         service.check_model(body.model)
         tools = tool_use(body)
         prompt, template = await service.read(lambda reader: (reader.chat(body, tools), reader.template))
         calling = prepare_calls(tools, chat_params(body, service.defaults), template, service.llm.tokenizer)
         params = calling.params
-        job = await _job(service, prompt.tokens, prompt.text, params, body, score=body.prompt_logprobs)
+        form = await service.compile_form(params)
+        job = await _job(service, prompt.tokens, prompt.text, params, form, score=body.prompt_logprobs)
         name = _name(body, http)
         ticket = service.open_ticket(name, [job], streams=bool(body.stream))
         chunked = ".chunk" if body.stream else ""
@@ -62,7 +67,7 @@ def generation_routes(service: Service) -> APIRouter:
         )
         return await _respond(service, http, ticket, answer)
 
-    @router.post("/v1/completions")
+    @router.post("/v1/completions", responses=COMPLETION)
     async def complete(body: CompletionRequest, http: Request) -> Response:
         service.check_model(body.model)
         params = completion_params(body, service.defaults)
@@ -71,8 +76,9 @@ def generation_routes(service: Service) -> APIRouter:
         score = body.prompt_logprobs if generates else body.prompt_logprobs or 0
         if body.echo and body.logprobs is not None:
             score = max(body.logprobs, score or 0)
+        form = await service.compile_form(params)
         jobs = [
-            await _job(service, prompt.tokens, prompt.text, params, body, score=score, generates=generates)
+            await _job(service, prompt.tokens, prompt.text, params, form, score=score, generates=generates)
             for prompt in prompts
         ]
         echoes: list[Echo] = []
@@ -101,7 +107,7 @@ def generation_routes(service: Service) -> APIRouter:
         return await _respond(service, http, ticket, answer)
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(body: TokenizeRequest) -> Tokenized:
         service.check_model(body.model)
 
         def encode(reader: Any) -> tuple[list[int], list[str] | None]:
@@ -113,21 +119,21 @@ def generation_routes(service: Service) -> APIRouter:
         return {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": texts}
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> dict[str, str]:
+    async def detokenize(body: DetokenizeRequest) -> Detokenized:
         service.check_model(body.model)
         return {"prompt": await _decode(service, body.tokens)}
 
     @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models() -> Models:
         return {"object": "list", "data": [_model(service, name) for name in service.settings.model_names]}
 
     @router.get("/v1/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
+    async def model(name: str) -> Model:
         service.check_model(name)
         return _model(service, name)
 
     @router.get("/version")
-    async def version() -> dict[str, str]:
+    async def version() -> Version:
         return {"version": __version__}
 
     return router
@@ -146,6 +152,9 @@ async def _respond(service: Service, http: Request, ticket: Ticket, answer: Chat
             service.worker.cancel(ticket)
         done = [choice for result in ticket.done_results for choice in result.output.outputs]
         note.completion_tokens = sum(len(choice.token_ids) for choice in done)
+        if service.traces is not None:
+            operation = "chat" if isinstance(answer, ChatAnswer) else "text_completion"
+            service.traces.record(ticket, operation, http.headers)
 
     try:
         if not ticket.streams:
@@ -155,7 +164,8 @@ async def _respond(service: Service, http: Request, ticket: Ticket, answer: Chat
         note.streamed = True
         response = EventStream(event_blocks(first, events, answer), ended)
     except BaseException:
-        ended()
+        if ticket.streams:
+            ended()
         raise
     finally:
         if not ticket.streams:
@@ -172,8 +182,8 @@ async def _job(
     service: Service,
     tokens: list[int],
     text: str | None,
-    params: Any,
-    body: GenerationRequest,
+    params: SamplingParams,
+    form: CompiledForm | None,
     *,
     score: int | None,
     generates: bool = True,
@@ -184,9 +194,9 @@ async def _job(
     if score is not None and not 0 <= score <= limit:
         raise bad_request(f"prompt_logprobs is {score}; give a number from 0 to {limit}.", "prompt_logprobs")
     prediction: list[int] = []
-    if params.prediction:
-        prediction = await service.read(lambda reader: reader.encode(params.prediction, special=False))
-    return Job(tokens, params, text, tuple(prediction), score, generates)
+    if expected := params.prediction:
+        prediction = await service.read(lambda reader: reader.encode(expected, special=False))
+    return Job(tokens, params, text, tuple(prediction), score, generates, form)
 
 
 async def _decode(service: Service, tokens: list[int]) -> str:
@@ -234,7 +244,7 @@ def _identity(service: Service, name: str, kind: str) -> Identity:
     return Identity(name, kind, int(time.time()), service.settings.model_names[0], service.fingerprint)
 
 
-def _model(service: Service, name: str) -> dict[str, Any]:
+def _model(service: Service, name: str) -> Model:
     return {
         "id": name,
         "object": "model",

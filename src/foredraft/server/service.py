@@ -11,14 +11,18 @@ from typing import TypeVar
 
 from foredraft.engine.llm import LLM
 from foredraft.engine.requests import check_request
+from foredraft.engine.structured import CompiledForm
 from foredraft.server.activity import Activity
 from foredraft.server.api_errors import ApiError, bad_request
+from foredraft.server.forms import FormCompiler
 from foredraft.server.metrics import Metrics
 from foredraft.server.params import Defaults
 from foredraft.server.prompts import PromptReader
 from foredraft.server.settings import GENERATION_KEYS, ServerSettings
 from foredraft.server.tickets import Job, Ticket
+from foredraft.server.tracing import RequestTraces
 from foredraft.server.worker import EngineWorker
+from foredraft.types import SamplingParams
 
 __all__ = ["Service"]
 
@@ -35,6 +39,8 @@ class Service:
     metrics: Metrics
     activity: Activity
     created: int = field(default_factory=lambda: int(time.time()))
+    forms: FormCompiler = field(default_factory=FormCompiler)
+    traces: RequestTraces | None = None
     _reader: PromptReader | None = None
     _defaults: Defaults | None = None
     _readers: ThreadPoolExecutor = field(
@@ -80,6 +86,12 @@ class Service:
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, run)
 
+    async def compile_form(self, params: SamplingParams) -> CompiledForm | None:
+        """The form of the answer, before the engine's thread sees the request. Raises ApiError or RequestError."""
+        if params.structured is None:
+            return None
+        return await self.forms.compile(self.llm.engine.grammars, params.structured)
+
     def check_model(self, name: str | None) -> None:
         """Raises ApiError (404) for another model than the one served."""
         if name is not None and name not in self.settings.model_names:
@@ -107,6 +119,9 @@ class Service:
         return ticket
 
     def close(self) -> None:
-        """Stop the engine's thread and the readers'."""
+        """Stop the engine's thread and the others."""
         self.worker.stop()
+        self.forms.close()
+        if self.traces is not None:
+            self.traces.close()
         self._readers.shutdown(wait=False, cancel_futures=True)

@@ -44,6 +44,7 @@ class ServerSettings:
     request_timeout       seconds after which a request is ended; None: never
     shutdown_timeout      seconds that running requests get to finish after SIGTERM
     allowed_origins       web pages that may read answers (CORS); none by default
+    otlp_traces_endpoint  where spans of requests are sent to; None: there are none
     """
 
     model_names: tuple[str, ...]
@@ -61,6 +62,7 @@ class ServerSettings:
     spec_decode_metrics: bool = False
     request_metrics: bool = False
     force_include_usage: bool = False
+    otlp_traces_endpoint: str | None = None
     log_stats: bool = True
     log_requests: bool = False
     plan: PlanPage | None = None

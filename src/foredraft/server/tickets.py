@@ -13,9 +13,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from foredraft.engine.outputs import Delta, Logprob, RequestOutput
+from foredraft.engine.structured import CompiledForm
+from foredraft.server.api_errors import ApiError
 from foredraft.types import SamplingParams
 
 __all__ = ["Event", "Job", "JobDelta", "Result", "Ticket"]
+
+GRACE_SECONDS = 5.0
 
 PromptLogprobs = list[dict[int, Logprob] | None]
 
@@ -26,6 +30,7 @@ class Job:
 
     score     alternatives per token of the prompt, if its log-probabilities are wanted
     generate  False: score the prompt only
+    form      what `params.structured` was compiled to
     """
 
     prompt: list[int]
@@ -34,6 +39,7 @@ class Job:
     prediction: tuple[int, ...] = ()
     score: int | None = None
     generate: bool = True
+    form: CompiledForm | None = None
 
 
 @dataclass(slots=True)
@@ -61,7 +67,13 @@ class Event(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """streams: whether every step is reported, or the end only; deadline: when it is given up, by time.monotonic()."""
+    """Times are by time.monotonic().
+
+    streams      whether every step is reported, or the end only
+    deadline     when it is given up
+    started      when the first of its sequences was scheduled; then first_token and ended
+    failure      what it failed with
+    """
 
     id: str
     jobs: tuple[Job, ...]
@@ -70,7 +82,10 @@ class Ticket:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     created: float = field(default_factory=time.monotonic)
     results: list[Result | None] = field(default_factory=list)
+    started: float | None = None
     first_token: float | None = None
+    ended: float | None = None
+    failure: BaseException | None = None
     open_jobs: int = 0
     over: bool = False
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
@@ -82,19 +97,30 @@ class Ticket:
 
     def post(self, event: Event) -> None:
         """Called in the event loop."""
-        self.over = self.over or event.finished or event.error is not None
+        if event.finished or event.error is not None:
+            self.over, self.failure, self.ended = True, event.error, time.monotonic()
         self._events.put_nowait(event)
 
     async def events(self) -> AsyncIterator[list[JobDelta]]:
         """What the steps added, until the end; raises what the ticket failed with."""
         while True:
-            event = await self._events.get()
+            event = await self._next()
             if event.error is not None:
                 raise event.error
             if event.deltas:
                 yield event.deltas
             if event.finished:
                 return
+
+    async def _next(self) -> Event:
+        """The engine's thread gives up late tickets itself, between steps. If it doesn't, a step hangs."""
+        if self.deadline is None:
+            return await self._events.get()
+        try:
+            async with asyncio.timeout(max(0.0, self.deadline - time.monotonic()) + GRACE_SECONDS):
+                return await self._events.get()
+        except TimeoutError as error:
+            raise ApiError(504, "The engine did not answer by the request's deadline.", code="deadline") from error
 
     async def finish(self) -> list[Result]:
         """All results, when everything is decoded."""

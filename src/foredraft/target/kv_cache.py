@@ -68,19 +68,17 @@ class KVCache:
         slots: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        max_length: int = 1 << 30,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.device = torch.device(device)
-        self.max_length = max_length
         self.capacity = 0
         self.planes: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self._slots = [_Slot() for _ in range(slots)]
         self._clock = 0
-        self.reserve(min(FIRST_CAPACITY, max_length))
+        self.reserve(FIRST_CAPACITY)
 
     @property
     def slots(self) -> int:

@@ -54,23 +54,21 @@ def open_decoder(
         reason = "the stock model was asked for" if enforce_eager else f"{prepared.dtype} has no lean kernels"
     if quantization is not None:
         raise LoadError(f"{prepared.name} can't run as {quantization} ({reason}); leave out --quantization")
-    return _stock(prepared, where)
+    return _stock(prepared, where, reason)
 
 
-def _lean(
-    prepared: PreparedModel, weight_format: WeightFormat, device: torch.device
-) -> tuple[Decoder | None, str | None]:
+def _lean(prepared: PreparedModel, weight_format: WeightFormat, device: torch.device) -> tuple[Decoder | None, str]:
     """The lean decoder if it computes what the stock model computes, else the reason."""
     from foredraft.target.fast_decoder import Unsupported, build_fast_decoder, load_fast_decoder
     from foredraft.target.proof import prove, recall, remember, take_probe
 
     known = recall(prepared.fingerprint, weight_format)
     if known is not None and not known.holds:
-        return None, known.reason
+        return None, known.reason or ""
     try:
         if known is not None:
             names, read = _tensors(prepared.checkpoint.weights)
-            return load_fast_decoder(prepared.config, names, read, weight_format=weight_format, device=device), None
+            return load_fast_decoder(prepared.config, names, read, weight_format=weight_format, device=device), ""
         stock = _stock(prepared, device)
         probe = take_probe(stock)
         decoder = build_fast_decoder(stock.model, weight_format=weight_format)
@@ -78,12 +76,12 @@ def _lean(
         return None, str(error)
     verdict = prove(decoder, weight_format, probe)
     remember(prepared.fingerprint, weight_format, verdict)
-    return (decoder if verdict.holds else None), verdict.reason
+    return (decoder if verdict.holds else None), verdict.reason or ""
 
 
-def _stock(prepared: PreparedModel, device: torch.device) -> StockDecoder:
+def _stock(prepared: PreparedModel, device: torch.device, reason: str = "") -> StockDecoder:
     network: Any = prepared.build_network()
-    return StockDecoder(network.to(device))
+    return StockDecoder(network.to(device), chosen_because=reason)
 
 
 def _weight_format(prepared: PreparedModel, quantization: str | None, device: torch.device) -> WeightFormat | None:

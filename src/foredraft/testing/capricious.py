@@ -9,7 +9,8 @@ import random
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 
-from foredraft.engine.controller import Decision, Load
+from foredraft.engine.controller import Load
+from foredraft.engine.decision import Decision
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence, StepReport
 

@@ -23,7 +23,7 @@ END_TOKEN = 2
 def random_target(*, slots: int = 3, max_model_len: int = 256, seed: int = 0) -> Target:
     """A target without a tokenizer and with an empty cache of `slots` slots; the same weights for the same seed."""
     decoder = _decoder(seed)
-    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype, max_length=max_model_len)
+    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype)
     return Target(decoder, cache, "a random Llama", max_model_len, eos_token_ids=(END_TOKEN,))
 
 

@@ -1,8 +1,9 @@
 /* Reading a dropped file. `foredraft.measurements.read(name, text)` returns what it holds, or throws one sentence.
  *
- * Known: {meta, cells: [...]} where a cell of kind "pass" is a measured pass {rows, cached, pass_ms, batch?} and a cell with
- * a method is a benchmark {method, workload, concurrency, speedup | output_throughput + plain_throughput, ...};
- * and the flat answer of `foredraft plan --json`. Cells of other kinds are counted and left alone.
+ * Known: {meta, cells: [...]} where a cell of kind "pass" is a measured pass {rows, cached, pass_ms, batch?}, one of kind
+ * "draft" what a drafter costs {method, draft_length, draft_cost}, and a cell with a method is a benchmark {method, workload,
+ * concurrency, speedup | output_throughput + plain_throughput, ...}; and the flat answer of `foredraft plan --json`. Cells of
+ * other kinds are counted and left alone.
  */
 "use strict";
 
@@ -32,6 +33,16 @@ foredraft.measurements = (() => {
     milliseconds: need(cell, index, "pass_ms", positive, "a positive number"),
   });
 
+  // Null where the drafter found nothing to draft while it was measured.
+  const readDraft = (cell, index) => {
+    if (cell.draft_cost === null || cell.draft_cost === undefined) return null;
+    return {
+      method: String(cell.method),
+      length: need(cell, index, "draft_length", count, "a positive whole number"),
+      cost: need(cell, index, "draft_cost", positive, "a positive number"),
+    };
+  };
+
   const readBench = (cell, index) => {
     const speedup = isNumber(cell.speedup) ? cell.speedup : cell.output_throughput / cell.plain_throughput;
     const rates = cell.spec_decode_per_position_acceptance_rates;
@@ -53,17 +64,20 @@ foredraft.measurements = (() => {
 
   const readCells = (data) => {
     const passes = [];
+    const drafts = [];
     const bench = [];
     let skipped = 0;
     data.cells.forEach((cell, index) => {
       if (!isRecord(cell)) throw new Unreadable(`cell ${index + 1} is ${shown(cell)} where an object is needed`);
       if (cell.kind === "pass") passes.push(readPass(cell, index));
+      else if (cell.kind === "draft") drafts.push(readDraft(cell, index));
       else if (cell.method !== undefined && (cell.kind === undefined || cell.kind === "bench"))
         bench.push(readBench(cell, index));
       else skipped += 1;
     });
     if (!passes.length && !bench.length) throw new Unreadable("it holds no benchmark and no measured pass");
-    return { meta: isRecord(data.meta) ? data.meta : {}, passes, bench, skipped, plan: null };
+    const meta = isRecord(data.meta) ? data.meta : {};
+    return { meta, passes, drafts: drafts.filter((draft) => draft !== null), bench, skipped, plan: null };
   };
 
   const readPlan = (data) => {
@@ -81,6 +95,7 @@ foredraft.measurements = (() => {
     return {
       meta: {},
       passes: [],
+      drafts: [],
       bench: [],
       skipped: 0,
       plan: { acceptance: data.acceptance, length: data.draft_length, draftCost: data.draft_cost },

@@ -141,6 +141,26 @@ foredraft.own = (() => {
     byId("measured-table").replaceChildren(table);
   };
 
+  // One button a drafter: its cost and length go into the dials, the acceptance stays, since only one's own text tells it.
+  const fillDrafters = (drafts) => {
+    byId("measured-drafters").hidden = !drafts.length;
+    byId("drafter-presets").replaceChildren(
+      ...drafts.map(({ method, length, cost }) => {
+        const shownLength = Math.min(state.FIELDS.length.high, length);
+        const shownCost = Math.min(state.FIELDS.draftCost.high, Math.round(cost * 1000) / 1000);
+        const button = Object.assign(document.createElement("button"), {
+          type: "button",
+          textContent: `${method}, c = ${format.cost(shownCost)}`,
+        });
+        button.addEventListener("click", () => {
+          state.set({ length: shownLength, draftCost: shownCost });
+          say(`The dials now hold the cost of ${method}: g = ${shownLength}, c = ${format.cost(shownCost)}.`);
+        });
+        return button;
+      }),
+    );
+  };
+
   const summary = ({ meta, passes, bench, skipped }) => {
     const parts = [];
     const machine =
@@ -203,6 +223,7 @@ foredraft.own = (() => {
     byId("workload").replaceChildren(...workloads.map((workload) => new Option(workload, workload)));
     byId("workload-select").hidden = workloads.length < 2 || !found.bench.length || across().key === "workload";
     fillTable();
+    fillDrafters(found.drafts);
     say(`Read “${name}”.`);
     state.schedule();
   };

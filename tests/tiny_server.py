@@ -25,9 +25,9 @@ def load_tiny(path: Path, **more: object) -> LLM:
     return LLM(str(path), **options)  # type: ignore[arg-type]
 
 
-def tiny_service(load: Callable[[], LLM], **settings: object) -> Service:
+def tiny_service(load: Callable[[], LLM], *, method: str = "prediction", **settings: object) -> Service:
     options = {"model_names": ("tiny", "also-tiny"), "log_stats": False, **settings}
-    return create_service(load, ServerSettings(**options), method="prediction")  # type: ignore[arg-type]
+    return create_service(load, ServerSettings(**options), method=method)  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -1,0 +1,233 @@
+"""Measured control: as many draft nodes as pay, none if none do.
+
+One decision a step for all sequences together. Every draft node has a probability of being accepted; a pass over more
+rows takes longer, by the measured costs. Of all numbers of nodes (0 is one of them) the best wins; see `selection`.
+Tree shape and depth follow from the same rule, since a child is never likelier than its parent.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence as Collection
+from dataclasses import dataclass, field
+
+from foredraft.engine.acceptance import Acceptance
+from foredraft.engine.asking import Asking
+from foredraft.engine.controller import Load
+from foredraft.engine.decision import Decision, Reason
+from foredraft.engine.profiler import PassCosts
+from foredraft.engine.selection import GOODPUT, Objective, Selection, best_nodes, likeliest
+from foredraft.tree import TokenTree
+from foredraft.types import Sequence, StepReport
+
+__all__ = ["AutoController"]
+
+DOUBT = 0.8
+"""A drafter whose drafts come true this much less often than its scores say is tried now and then all the same."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class AutoController:
+    """Decides from measured costs, and from how the drafts of each request came true so far.
+
+    costs       milliseconds of a pass
+    hysteresis  a change between plain and speculative decoding must promise this much more
+    explore     share of the time that may go to drafts which are not expected to pay, to notice when they would
+    objective   what is maximised
+    """
+
+    costs: PassCosts
+    hysteresis: float = 0.02
+    explore: float = 0.01
+    objective: Objective = GOODPUT
+    decision: Decision | None = None
+    host_ms: float = 0.5
+    draft_ms_per_level: float = 0.0
+    _asking: Asking = field(init=False)
+    _records: dict[int, Acceptance] = field(default_factory=dict)
+    _prior: Acceptance = field(default_factory=Acceptance)
+    _spent_ms: float = 0.0
+    _explored_ms: float = 0.0
+    _plain: bool = False
+    _explores: bool = False
+    _withheld: Reason | None = None
+    _breadth: float = 1.0
+    """Nodes per level of recent drafts: a chain has one, a tree takes its time for each level, however broad."""
+
+    def __post_init__(self) -> None:
+        self._asking = Asking(self.explore)
+
+    def budgets(self, batch: Collection[Sequence], limits: Collection[int], load: Load) -> list[int]:
+        """Where drafting costs nearly nothing, everything for the sequences that it pays for; else the depth at which
+        expected tokens per second peak.
+        """
+        plain_ms = self._pass_ms(len(batch), 0, load) + self.host_ms
+        asked = self._asking.choose([sequence.id for sequence in batch], plain_ms / len(batch))
+        wanted = any(limits)
+        limits = [limit if sequence.id in asked else 0 for sequence, limit in zip(batch, limits, strict=True)]
+        self._explores = False
+        self._withheld = None if any(limits) else Reason.RESTS if wanted else Reason.NOT_WANTED
+        if self._withheld or self.draft_ms_per_level < 0.01 * plain_ms:
+            return limits
+        curves = [self._record(sequence).survival(limit) for sequence, limit in zip(batch, limits, strict=True)]
+        best = self._best_depth(curves, load)
+        self._explores = best == 0 and self._may_explore()
+        if self._explores:
+            best = 1
+        self._withheld = None if best else Reason.DRAFTING_TOO_DEAR
+        return [min(limit, math.ceil(best * self._breadth)) for limit in limits]
+
+    def select(self, batch: Collection[Sequence], tree: TokenTree, load: Load) -> TokenTree:
+        """Keep the likeliest nodes, as many as make tokens per second highest."""
+        if not tree.width:
+            self._decide_plain(len(batch), load)
+            return tree
+        rows = self._probabilities(batch, tree)
+        drafted = sum(map(len, rows))
+        self._breadth += 0.1 * (drafted / int(tree.depths.max(dim=1).values.sum()) - self._breadth)
+        kept, count = self._choose(rows, drafted, load)
+        if count == 0 and self._doubtful(batch, tree) and self._may_explore():
+            count = self._explore(min(len(batch), drafted), load)
+            kept = likeliest(rows, count)
+        self._log(load)
+        return tree.subtree(kept) if count < drafted else tree
+
+    def observe(self, report: StepReport, tree: TokenTree) -> None:
+        """Learn acceptance per request, pass times and overheads."""
+        if not report.batch or report.prompt_rows:
+            return
+        milliseconds = report.verify_seconds * 1e3
+        self.costs.observe(report.rows, report.cached_tokens, report.batch, milliseconds)
+        self.host_ms += 0.05 * (min(report.host_seconds * 1e3, 10 * self.host_ms) - self.host_ms)
+        depths = tree.depths.max(dim=1).values.tolist() if tree.width else [0] * report.batch
+        if deepest := max(depths, default=0):
+            self.draft_ms_per_level += 0.1 * (report.draft_seconds * 1e3 / deepest - self.draft_ms_per_level)
+        promised = tree.scores.sum(dim=1).tolist() if tree.scores is not None else [None] * report.batch
+        for sequence_id, depth, accepted, promise in zip(
+            report.sequence_ids, depths, report.accepted, promised, strict=True
+        ):
+            if depth:
+                self._records.setdefault(sequence_id, self._fresh()).observe(depth, accepted, promise)
+                self._prior.observe(depth, accepted, promise)
+        self._asking.observe(self._saved_ms(report), report.draft_seconds * 1e3)
+        self._spent_ms += milliseconds
+        if self._explores:
+            self._explored_ms += report.draft_seconds * 1e3
+        if self.decision is not None and self.decision.gain < 1:
+            self._explored_ms += self.decision.milliseconds - self.decision.plain_milliseconds
+
+    def forget(self, sequence: Sequence) -> None:
+        self._records.pop(sequence.id, None)
+        self._asking.forget(sequence.id)
+
+    def _saved_ms(self, report: StepReport) -> dict[int, float]:
+        """The time of the tokens that were accepted, less what the drafts added to the pass."""
+        if self.decision is None:
+            return dict.fromkeys(report.sequence_ids, 0.0)
+        token_ms = self.decision.plain_milliseconds / report.batch
+        node_ms = (self.decision.milliseconds - self.decision.plain_milliseconds) / max(1, sum(report.drafted))
+        return {
+            sequence_id: accepted * token_ms - drafted * node_ms
+            for sequence_id, accepted, drafted in zip(report.sequence_ids, report.accepted, report.drafted, strict=True)
+        }
+
+    def _fresh(self) -> Acceptance:
+        """A new request starts where the others are."""
+        return Acceptance([self._prior.conditional(depth) for depth in range(1, self._prior.depths + 1)])
+
+    def _record(self, sequence: Sequence) -> Acceptance:
+        return self._records.get(sequence.id, self._prior)
+
+    def _probabilities(self, batch: Collection[Sequence], tree: TokenTree) -> list[list[float]]:
+        """P(node is accepted) for the real nodes of each row: the drafter's scores, corrected, or the record's."""
+        if tree.scores is not None:
+            return [
+                [min(value * self._record(sequence).trust, 0.999) for value in scores[:size]]
+                for sequence, scores, size in zip(batch, tree.scores.tolist(), tree.sizes.tolist(), strict=True)
+            ]
+        rows = []
+        for sequence, depths, size in zip(batch, tree.depths.tolist(), tree.sizes.tolist(), strict=True):
+            curve = self._record(sequence).survival(max(depths))
+            rows.append([curve[depth - 1] for depth in depths[:size]])
+        return rows
+
+    def _choose(self, rows: list[list[float]], drafted: int, load: Load) -> tuple[list[list[int]], int]:
+        """The nodes to verify, by sequence and in all: what the objective prefers, none unless that beats decoding
+        plainly.
+        """
+        batch = len(rows)
+
+        def step_ms(nodes: int) -> float:
+            return self._pass_ms(batch, nodes, load) + self.host_ms
+
+        chosen = best_nodes(rows, step_ms, self.objective)
+        plain_ms = step_ms(0)
+        reason = Reason.PAYS if chosen.nodes else Reason.DOES_NOT_PAY
+        if self.objective.floor is None and chosen.nodes:
+            needed = 1 + self.hysteresis if self._plain else 1.0
+            if chosen.tokens / chosen.milliseconds < batch / plain_ms * needed:
+                chosen = Selection([[] for _ in rows], 0, float(batch), plain_ms)
+                reason = Reason.HELD_BACK
+        self._plain = chosen.nodes == 0
+        self.decision = Decision(
+            chosen.nodes,
+            chosen.tokens,
+            chosen.milliseconds,
+            float(batch),
+            plain_ms,
+            reason,
+            drafted,
+            chosen.milliseconds - self.host_ms,
+        )
+        return chosen.kept, chosen.nodes
+
+    def _decide_plain(self, batch: int, load: Load) -> None:
+        """Nothing was drafted."""
+        pass_ms = self._pass_ms(batch, 0, load)
+        step_ms = pass_ms + self.host_ms
+        reason = self._withheld or Reason.NOTHING_DRAFTED
+        self.decision = Decision(0, float(batch), step_ms, float(batch), step_ms, reason, 0, pass_ms)
+        self._log(load)
+
+    def _pass_ms(self, batch: int, nodes: int, load: Load) -> float:
+        return self.costs(batch + load.prompt_rows + nodes, load.cached, batch)
+
+    def _log(self, load: Load) -> None:
+        if self.decision is not None and logger.isEnabledFor(logging.DEBUG):
+            about = (
+                f"{self.decision.plain_tokens:g} sequences, {load.cached} cached tokens, {load.prompt_rows} prompt rows"
+            )
+            logger.debug("%s: %s [%s]", about, self.decision.sentence, self.decision.reason)
+
+    def _best_depth(self, curves: list[list[float]], load: Load) -> int:
+        """The depth at which a chain for every sequence gives the highest expected tokens per second."""
+        batch = len(curves)
+        best, best_rate = 0, batch / (self._pass_ms(batch, 0, load) + self.host_ms)
+        tokens, nodes = float(batch), 0
+        for depth in range(1, max(len(curve) for curve in curves) + 1):
+            reaching = [curve[depth - 1] for curve in curves if len(curve) >= depth]
+            tokens += sum(reaching)
+            nodes += len(reaching)
+            milliseconds = self._pass_ms(batch, nodes, load) + self.host_ms + depth * self.draft_ms_per_level
+            if tokens / milliseconds > best_rate:
+                best, best_rate = depth, tokens / milliseconds
+        return best
+
+    def _doubtful(self, batch: Collection[Sequence], tree: TokenTree) -> bool:
+        """Whether trying drafts could teach anything: they have no scores, or their scores are no longer believed."""
+        return tree.scores is None or any(self._record(sequence).trust < DOUBT for sequence in batch)
+
+    def _explore(self, count: int, load: Load) -> int:
+        """Verify a few drafts although they aren't expected to pay; the decision shows what that costs."""
+        assert self.decision is not None
+        pass_ms = self._pass_ms(int(self.decision.plain_tokens), count, load)
+        self.decision = self.decision._replace(
+            nodes=count, milliseconds=pass_ms + self.host_ms, reason=Reason.EXPLORES, pass_milliseconds=pass_ms
+        )
+        return count
+
+    def _may_explore(self) -> bool:
+        return self._explored_ms <= self.explore * self._spent_ms
