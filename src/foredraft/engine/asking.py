@@ -2,7 +2,8 @@
 
 Each sequence has a running average of the milliseconds that its drafts saved. While that is less than drafting takes,
 the sequence is asked only now and then: so seldom that the asking costs a set share of the time, often enough to notice
-when its text begins to repeat itself.
+when its text begins to repeat itself. A new sequence starts from what drafts usually save, and with some trust, since
+most first drafts fail even where drafting pays.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass, field
 __all__ = ["Asking"]
 
 MEMORY = 0.9
+USUAL_MEMORY = 0.98
+TRUST = 2.0
+"""What drafts are taken to save before anything is known, as a multiple of what they take."""
 LONGEST_PAUSE = 16
 """Steps; a longer pause would save next to nothing and miss the beginning of what could be copied."""
 
@@ -23,6 +27,7 @@ class Asking:
 
     share: float
     draft_ms: float = 0.0
+    _usual: float | None = None
     _saved: dict[int, float] = field(default_factory=dict)
     _waited: dict[int, int] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
@@ -39,9 +44,10 @@ class Asking:
             per_sequence = draft_ms / len(self._asked)
             self.draft_ms += 0.1 * (per_sequence - self.draft_ms) if self.draft_ms else per_sequence
         for sequence_id in self._asked & saved_ms.keys():
-            before = self._saved.get(sequence_id)
-            now = saved_ms[sequence_id]
-            self._saved[sequence_id] = now if before is None else MEMORY * before + (1 - MEMORY) * now
+            now, usual = saved_ms[sequence_id], self._usual_ms()
+            before = self._saved.get(sequence_id, self._first_ms())
+            self._saved[sequence_id] = MEMORY * before + (1 - MEMORY) * now
+            self._usual = USUAL_MEMORY * usual + (1 - USUAL_MEMORY) * now
 
     def forget(self, sequence_id: int) -> None:
         self._saved.pop(sequence_id, None)
@@ -49,7 +55,15 @@ class Asking:
 
     def _is_due(self, sequence_id: int, pause: float) -> bool:
         waited = self._waited.get(sequence_id, 0) + 1
-        pays = self._saved.get(sequence_id, self.draft_ms) >= self.draft_ms
+        pays = self._saved.get(sequence_id, self._first_ms()) >= self.draft_ms
         due = pays or waited >= pause
         self._waited[sequence_id] = 0 if due else waited
         return due
+
+    def _usual_ms(self) -> float:
+        """What the drafts of all sequences saved lately."""
+        return TRUST * self.draft_ms if self._usual is None else self._usual
+
+    def _first_ms(self) -> float:
+        """What a new sequence's drafts are taken to save: enough to be asked at once."""
+        return max(self.draft_ms, self._usual_ms())

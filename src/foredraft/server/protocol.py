@@ -1,8 +1,8 @@
 """Requests as they come over the wire: OpenAI's fields, vLLM's extra ones, and two of our own.
 
-This is the only module that knows pydantic. Fields that nobody knows are accepted and listed by `unknown_fields`. What
-other parts need beyond plain values leaves here as small data types: `StructuredOutput` for the form of an answer,
-`ToolUse` for tools.
+This module and described.py are the only ones that know pydantic. Fields that nobody knows are accepted and listed by
+`unknown_fields`. What other parts need beyond plain values leaves here as small data types: `StructuredOutput` for the
+form of an answer, `ToolUse` for tools.
 """
 
 from __future__ import annotations
