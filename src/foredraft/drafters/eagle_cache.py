@@ -29,8 +29,9 @@ __all__ = ["EagleCache", "Level"]
 
 MOST_ROWS = 512
 """Rows per pass when long texts are caught up with."""
-MOST_WAITING = 256
-"""Features of one sequence that may wait."""
+MOST_WAITING, FEW_WAITING = 256, 32
+"""Features of one sequence that may wait; and that are read although it is over: more are waiting only where drafting
+doesn't pay, and reading a whole prompt for its successor would pay even less."""
 MISSING, NOBODYS = -1, -2
 """Names of an entry that follows missing rows, which no other sequence can take over, and of none."""
 
@@ -113,7 +114,8 @@ class EagleCache:
     def end(self, sequence: Sequence) -> None:
         """Forget a sequence; its rows stay until another one needs the room."""
         held = self._held.pop(sequence.id)
-        self._read([held])  # what follows may begin with all of this text
+        if held.pending <= FEW_WAITING:
+            self._read([held])  # what follows may begin with all of this text
         self.kv.release(held.slot)
 
     def add(self, sequence: Sequence, start: int, features: Tensor) -> None:

@@ -40,6 +40,8 @@ PROBE = 32
 """A drafter that isn't worth asking is asked this often all the same, to see whether that is still so."""
 CHEAP = 0.03
 """A drafter that takes less than this share of a token's time is always asked."""
+MARGIN = 1.5
+"""By how much a drafter must save more time than it takes: its nodes make the pass longer, too."""
 HEAD_TREE = {"depth": 4, "top_k": 4, "nodes": 16}
 WEIGHT = 0.1
 """Of the latest observation in a running average."""
@@ -156,7 +158,7 @@ class _Member:
         cost = self.seconds + self._commit_seconds
         if self._tries < FIRST_TRIES or cost < CHEAP * seconds_per_token:
             return True
-        if (self.usual - expected) * seconds_per_token > cost:
+        if (self.usual - expected) * seconds_per_token > MARGIN * cost:
             return True
         self._passed_over += 1
         return self._passed_over % PROBE == 0

@@ -16,13 +16,16 @@ MEMORY = 0.9
 USUAL_MEMORY = 0.98
 TRUST = 2.0
 """What drafts are taken to save before anything is known, as a multiple of what they take."""
+FALLS, RISES = 0.3, 0.02
+"""Weights of the latest drafting time, if it is below or above what was known."""
 LONGEST_PAUSE = 16
 """Steps; a longer pause would save next to nothing and miss the beginning of what could be copied."""
 
 
 @dataclass
 class Asking:
-    """draft_ms is what drafting takes per sequence asked; `share` how much of a token's time may be spent on asking in
+    """draft_ms is what drafting takes at least per sequence asked, since a drafter of several members leaves the dear
+    ones out by itself where they don't pay; `share` how much of a token's time may be spent on asking in
     vain."""
 
     share: float
@@ -42,7 +45,8 @@ class Asking:
         """What the step's drafts saved for each sequence, and how long drafting took in all."""
         if self._asked:
             per_sequence = draft_ms / len(self._asked)
-            self.draft_ms += 0.1 * (per_sequence - self.draft_ms) if self.draft_ms else per_sequence
+            weight = FALLS if per_sequence < self.draft_ms else RISES
+            self.draft_ms += weight * (per_sequence - self.draft_ms) if self.draft_ms else per_sequence
         for sequence_id in self._asked & saved_ms.keys():
             now, usual = saved_ms[sequence_id], self._usual_ms()
             before = self._saved.get(sequence_id, self._first_ms())
