@@ -14,6 +14,9 @@ import ray
 
 __all__ = ["local_ray", "start_ray"]
 
+TOKEN = secrets.token_hex(32)
+"""The same for all clusters of this process: Ray reads it once."""
+
 
 def start_ray() -> None:
     """Ray gives its processes half a minute to start, which a busy machine may need more than once."""
@@ -34,7 +37,7 @@ def local_ray(cache: Path) -> Iterator[None]:
         "OMP_NUM_THREADS": "1",
         "FOREDRAFT_CACHE": str(cache),
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_AUTH_TOKEN": TOKEN,
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     }
     with pytest.MonkeyPatch.context() as patch:
