@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from foredraft import __version__
 from foredraft.cli.sections import SectionedCommand
+from foredraft.cli.terminal import reset_colour
 from foredraft.errors import ForedraftError
 
 __all__ = ["main"]
@@ -110,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ForedraftError as error:
         fail(str(error), BAD_INPUT, error)
     except KeyboardInterrupt:
+        reset_colour()
         sys.exit(130)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]

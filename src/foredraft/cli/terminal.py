@@ -26,6 +26,7 @@ __all__ = [
     "dim",
     "figures",
     "has_colour",
+    "reset_colour",
     "say",
     "transient",
 ]
@@ -92,6 +93,13 @@ def say(text: str = "") -> None:
     """A line on stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def reset_colour() -> None:
+    """For an end at any moment: what was being coloured on stdout stays so no longer."""
+    if has_colour(sys.stdout):
+        sys.stdout.write(RESET)
+        sys.stdout.flush()
 
 
 def dim(text: str, stream: TextIO | None = None) -> str:
