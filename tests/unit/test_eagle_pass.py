@@ -24,6 +24,7 @@ HEADS_OF_ALL_KINDS = {
     "eagle3 normed residual": {**THIRD, "norm_before_residual": True},
     "eagle3 biases and norms": {**THIRD, "qkv_bias": True, "qk_norm": True},
     "eagle3 with its own embedding": {**THIRD, "own_embedding": True},
+    "eagle3 that ends in its own embedding": {**THIRD, "own_embedding": True, "output": "embedding"},
     "eagle": FIRST,
     "eagle normed": {**FIRST, "para_norm": True, "first_norm": True, "fc_bias": True},
 }
@@ -84,6 +85,17 @@ def test_texts_and_trees(kind: str, weight_format: WeightFormat, tolerance: floa
         found.append((torch.cat(states), torch.cat(logits)))
     for reference, own in zip(*found, strict=True):
         assert (own - reference).norm() < tolerance * reference.norm()
+
+
+def test_an_output_layer_of_its_own_is_taken_over() -> None:
+    own = new_head(**THIRD, own_embedding=True, output="embedding")
+    layer = described(own)
+    assert layer is not None
+    assert own.embed_tokens is not None
+    assert torch.equal(layer.output if layer.output is not None else torch.empty(0), own.embed_tokens.weight)
+    of_the_target = described(new_head(**FIRST))
+    assert of_the_target is not None
+    assert of_the_target.output is None
 
 
 @torch.inference_mode()

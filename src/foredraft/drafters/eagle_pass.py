@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from foredraft.heads.eagle import EagleHead
 from foredraft.target.kv_cache import KVCache
+from foredraft.target.llama_shape import rope_table
 from foredraft.target.pair_layer import PairLayer, PairWay, Places
 
 __all__ = ["EaglePass", "Group", "KernelPass", "TorchPass", "described"]
@@ -114,8 +115,7 @@ def described(head: EagleHead) -> PairLayer | None:
         norms = (head.embedding_layernorm, head.hidden_states_layernorm)
 
     def rope(positions: int) -> Tensor:
-        angles = torch.arange(positions, dtype=torch.float32).unsqueeze(1) * attention.frequencies.float()
-        return torch.stack([angles.cos() * attention.factor, angles.sin() * attention.factor], dim=1)
+        return rope_table(attention.frequencies, attention.factor, positions)
 
     return PairLayer(
         heads=shape.heads,
@@ -139,9 +139,19 @@ def described(head: EagleHead) -> PairLayer | None:
         input_norm=_weight(layer.input_layernorm) if joins else None,
         embedding=head.embed_tokens.weight if head.embed_tokens is not None else None,
         output_norm=_weight(head.norm),
-        output=head.lm_head.weight if head.lm_head is not None else None,
+        output=_output(head),
         rope=rope,
     )
+
+
+def _output(head: EagleHead) -> Tensor | None:
+    """The rows of its own output layer or, where that is its own embedding table, of the tokens it drafts."""
+    if head.lm_head is not None:
+        return head.lm_head.weight
+    if head.shape.output != "embedding" or head.embed_tokens is None:
+        return None
+    table = head.embed_tokens.weight
+    return table if head.draft_ids is None else table[head.draft_ids]
 
 
 def _weight(norm: nn.Module | None) -> Tensor | None:

@@ -20,7 +20,7 @@ from foredraft.target.kv_cache import CacheShape
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-__all__ = ["LlamaShape", "Unsupported", "layer_tensor", "read_shape"]
+__all__ = ["LlamaShape", "Unsupported", "layer_tensor", "read_shape", "rope_table"]
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite")
 VARYING_ROPE = ("dynamic", "longrope")
@@ -77,8 +77,13 @@ class LlamaShape:
 
     def rope_table(self, positions: int) -> Tensor:
         """[positions, 2, D / 2] float32: cosines and sines."""
-        angles = torch.arange(positions, dtype=torch.float32).unsqueeze(1) * self.inverse_frequencies.float()
-        return torch.stack([angles.cos() * self.rope_scale, angles.sin() * self.rope_scale], dim=1)
+        return rope_table(self.inverse_frequencies, self.rope_scale, positions)
+
+
+def rope_table(frequencies: Tensor, scale: float, positions: int) -> Tensor:
+    """Frequencies [D / 2] -> [positions, 2, D / 2] float32: cosines and sines, times `scale`."""
+    angles = torch.arange(positions, dtype=torch.float32).unsqueeze(1) * frequencies.float()
+    return torch.stack([angles.cos() * scale, angles.sin() * scale], dim=1)
 
 
 def layer_tensor(layer: int, part: str, leaf: str = "weight") -> str:
