@@ -60,13 +60,14 @@ class HybridDrafter(BaseDrafter):
     drafters: tuple[Drafter, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.drafters is not None and not self.drafters:
+        given = self.drafters or ()
+        if self.drafters is not None and not given:
             raise ConfigError("A hybrid without drafters drafts nothing; list some, or leave the key out.")
-        if self.drafters is not None and len(self.drafters) > MOST_DRAFTERS:
-            raise ConfigError(f"A hybrid of {len(self.drafters)} drafters is too much; list at most {MOST_DRAFTERS}.")
+        if len(given) > MOST_DRAFTERS:
+            raise ConfigError(f"A hybrid of {len(given)} drafters is too much; list at most {MOST_DRAFTERS}.")
         self._seconds_per_token = 0.0
         self._proposed = 0.0
-        self._take(self.drafters or ())
+        self._take(given)
 
     @property
     def wants(self) -> Wants:

@@ -80,15 +80,14 @@ class StateSource:
     def _compute(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """[n, taps, H] for each text; an empty one costs nothing."""
         found = [torch.empty((0, len(self.taps), self._decoder.hidden_size)) for _ in texts]
-        for group in in_order([len(text) for text in texts], PASS_TOKENS):
-            wanted = [index for index in group if texts[index]]
-            for index, states in zip(wanted, self._pass([texts[index] for index in wanted]), strict=True):
+        wanted = [index for index, text in enumerate(texts) if text]
+        for group in in_order([len(texts[index]) for index in wanted], PASS_TOKENS):
+            chosen = [wanted[place] for place in group]
+            for index, states in zip(chosen, self._pass([texts[index] for index in chosen]), strict=True):
                 found[index] = states
         return found
 
     def _pass(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-        if not texts:
-            return []
         decoder = self._decoder
         cache = KVCache(decoder.cache_shape, len(texts), decoder.cache_dtype, decoder.device)
         cache.reserve(max(map(len, texts)))

@@ -37,6 +37,11 @@ class PassShape:
     widest: int
     rope: Callable[[int], Tensor]
 
+    def describe(self, plan: numpy.ndarray) -> None:
+        """Tell a plan the sizes."""
+        plan[at.HIDDEN], plan[at.HEADS], plan[at.KV_HEADS] = self.hidden, self.heads, self.kv_heads
+        plan[at.HEAD_DIM], plan[at.INTERMEDIATE] = self.head_dim, self.intermediate
+
 
 class WorkBuffers:
     """What passes over `rows` rows need, and where each row finds its keys (see `paths`).

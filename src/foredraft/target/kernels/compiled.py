@@ -216,9 +216,8 @@ class CompiledWay:
         plan[at.FINAL_NORM] = self._weights.keep(take(FINAL_NORM))
         plan[at.FORMAT] = FORMATS[self.weight_format]
         plan[at.CACHE_FORMAT] = at.FLOAT32 if self.cache_dtype == torch.float32 else at.BFLOAT16
-        plan[at.HIDDEN], plan[at.HEADS], plan[at.KV_HEADS] = shape.hidden, shape.heads, shape.kv_heads
-        plan[at.HEAD_DIM], plan[at.INTERMEDIATE], plan[at.LAYERS] = shape.head_dim, shape.intermediate, shape.layers
-        plan[at.VERSION] = VERSION
+        self._buffers.shape.describe(plan)
+        plan[at.VERSION], plan[at.LAYERS] = VERSION, shape.layers
         plan[at.VOCABULARY], plan[at.THREADS] = shape.vocabulary, self._crew.threads
 
     def _point_to(self, cache: KVCache) -> None:

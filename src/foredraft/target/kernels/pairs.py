@@ -81,9 +81,8 @@ class CompiledPairs:
         plan[at.PAIRED_NORM], plan[at.FEATURE_NORM] = weights.keep(layer.paired_norm), weights.keep(layer.feature_norm)
         plan[at.FORMAT] = FORMATS[weight_format]
         plan[at.CACHE_FORMAT] = at.FLOAT32 if cache_dtype == torch.float32 else at.BFLOAT16
-        plan[at.HIDDEN], plan[at.HEADS], plan[at.KV_HEADS] = hidden, layer.heads, layer.kv_heads
-        plan[at.HEAD_DIM], plan[at.INTERMEDIATE], plan[at.LAYERS] = layer.head_dim, inner, 1
-        plan[at.VERSION], plan[at.THREADS] = VERSION, crew.threads
+        shape.describe(plan)
+        plan[at.VERSION], plan[at.THREADS], plan[at.LAYERS] = VERSION, crew.threads, 1
 
     def run(self, tokens: Tensor, features: Tensor, positions: Tensor, places: Places, cache: KVCache) -> Tensor:
         """One call; `cache` must have room for the entries of `places`."""
