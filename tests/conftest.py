@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,17 @@ from tiny_checkpoint import save_tiny_checkpoint
 settings.register_profile("foredraft", deadline=None, database=None)
 settings.load_profile("foredraft")
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """`serve` sets up the logging of its process, which here is that of all tests."""
+    loggers = [logging.getLogger(name) for name in (None, "foredraft", "foredraft.access")]
+    before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from models import tiny_target
 
 from foredraft.bench.host_time import measure_host
 from foredraft.bench.memory import peak_resident_mb, reset_peak, resident_mb
-from foredraft.bench.micro import KINDS, MicroPlan, measure_micro
+from foredraft.bench.micro import KINDS, MicroPlan, measure_micro, measure_startup
 from foredraft.bench.passes import measure_passes, measure_prefill, measure_sampling
 from foredraft.bench.products import products_of
 from foredraft.bench.report import as_json, micro_tables
+from foredraft.engine.open_target import EngineArgs
 from foredraft.errors import ConfigError
 
 
@@ -135,3 +137,10 @@ def test_peak_memory_is_reset() -> None:
     del block
     reset_peak()
     assert peak_resident_mb() < high - 50
+
+
+@pytest.mark.slow
+def test_the_default_model_is_not_downloaded_to_time_its_start(default_model: Path) -> None:
+    cells = measure_startup(EngineArgs("smollm2-135m"), MicroPlan(kinds=["load", "memory"]))
+    assert [cell.kind for cell in cells] == ["load", "load", "memory"]
+    assert default_model.is_file()

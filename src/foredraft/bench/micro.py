@@ -16,6 +16,7 @@ from foredraft.bench.micro_cells import LoadCell, MemoryCell, MicroCell, PassCel
 from foredraft.bench.passes import measure_passes, measure_prefill, measure_sampling
 from foredraft.engine.open_target import EngineArgs
 from foredraft.errors import ConfigError, LoadError
+from foredraft.target.default_model import DEFAULT_MODEL_ALIAS, fetch_default_model
 from foredraft.target.target import Target
 
 __all__ = ["KINDS", "MicroPlan", "measure_micro", "measure_startup"]
@@ -108,6 +109,8 @@ def _memory_cell(found: dict[str, float]) -> MemoryCell:
 def _start(args: EngineArgs, cache: str) -> tuple[float, dict[str, float]]:
     """Seconds of the whole process, and what it reports. Compiled code is cached in `cache`, too."""
     environment = os.environ | {"FOREDRAFT_CACHE": cache, "NUMBA_CACHE_DIR": os.path.join(cache, "numba")}
+    if args.model == DEFAULT_MODEL_ALIAS:
+        environment["FOREDRAFT_DEFAULT_MODEL"] = str(fetch_default_model(offline=True))
     command = [sys.executable, "-m", "foredraft.bench.startup", json.dumps(asdict(args))]
     began = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SUBPROCESS_SECONDS)

@@ -59,7 +59,8 @@ class KVCache:
     """keys[layer], values[layer]: [slots, kv_heads, capacity, dim], contiguous.
 
     Both are views of `planes` [P, slots, kv_heads, capacity, dim], one tensor where all layers are alike (else one for
-    each buffer), so that moving accepted entries is a single indexed copy.
+    each buffer), so that moving accepted entries is a single indexed copy. With `reuse` off, every sequence starts
+    empty, so that its whole prompt is computed.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         self.shape = shape
+        self.reuse = True
         self.dtype = dtype
         self.device = torch.device(device)
         self.capacity = 0
@@ -102,7 +104,7 @@ class KVCache:
         if not free:
             return None
         limit = len(tokens) - 1
-        shared = [common_prefix(slot.tokens, tokens, limit) for slot in self._slots]
+        shared = [common_prefix(slot.tokens, tokens, limit) if self.reuse else 0 for slot in self._slots]
         source = max(range(self.slots), key=lambda index: (shared[index], not self._slots[index].busy))
         held = self._slots[source]
         if not held.busy and 0 < len(held.tokens) <= 2 * shared[source]:
@@ -117,6 +119,8 @@ class KVCache:
 
     def longest_prefix(self, tokens: Sequence[int]) -> int:
         """How many leading `tokens` some slot holds."""
+        if not self.reuse:
+            return 0
         return max(common_prefix(slot.tokens, tokens, len(tokens) - 1) for slot in self._slots)
 
     def release(self, slot: int) -> None:

@@ -131,6 +131,7 @@ class _Run:
         items = itertools.count() if plan.prompts is None else range(len(plan.prompts))
         self.items = (item for item in items if item not in written)
         self.recorder = Recorder(plan.taps) if plan.taps else None
+        llm.target.cache.reuse = not plan.taps  # states are kept of what is computed: of whole prompts, then
         self.engine = Engine(
             llm.target,
             self.recorder,
