@@ -23,9 +23,9 @@ VOCAB = 1000
 _ids = count()
 
 
-def sequence_of(prompt: Collection[int], *, prediction: Collection[int] = ()) -> Sequence:
+def sequence_of(prompt: Collection[int], *, prediction: Collection[int] = (), cache_salt: str = "") -> Sequence:
     """A new greedy sequence."""
-    params = SamplingParams(temperature=0.0, max_tokens=None)
+    params = SamplingParams(temperature=0.0, max_tokens=None, cache_salt=cache_salt)
     return Sequence(next(_ids), params, list(prompt), len(prompt), seed=0, prediction=tuple(prediction))
 
 

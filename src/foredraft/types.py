@@ -105,8 +105,9 @@ class SamplingParams:
     random seed, which the result reports. `max_tokens` None means as many as the model's context holds. `logprobs` k
     returns the raw log-probabilities of the emitted token and of the k most likely ones. `speculative` False decodes
     this request plainly; `num_speculative_tokens` caps its draft nodes per step. `prediction` is a text the caller
-    expects as the answer (OpenAI's Predicted Outputs). `structured` is the form that the answer must have. Raises
-    ConfigError, naming the value and the allowed range.
+    expects as the answer (OpenAI's Predicted Outputs). `structured` is the form that the answer must have. Requests of
+    different `cache_salt` share neither cached prompts nor stored texts to draft from. Raises ConfigError, naming the
+    value and the allowed range.
     """
 
     n: int = 1
@@ -131,6 +132,7 @@ class SamplingParams:
     num_speculative_tokens: int | None = None
     prediction: str | None = None
     structured: StructuredOutput | None = None
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

@@ -173,6 +173,22 @@ def test_cached_tokens_are_reported(client: TestClient) -> None:
     assert second["prompt_tokens_details"]["cached_tokens"] == second["prompt_tokens"] - 1
 
 
+def test_prompts_are_shared_only_among_requests_of_one_salt(client: TestClient) -> None:
+    long = [{"role": "user", "content": "A prompt of one tenant. " * 3}]
+
+    def cached(**salt: str) -> int:
+        usage = ask(client, messages=long, max_tokens=4, **salt)["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    cached(cache_salt="a")
+    assert cached(cache_salt="b") == 0
+    assert cached() < 20
+    assert cached(cache_salt="a") > 20
+    refused = client.post("/v1/chat/completions", json={"model": "tiny", "messages": long, "cache_salt": ""})
+    assert refused.status_code == 400
+    assert "cache_salt is empty" in refused.json()["error"]["message"]
+
+
 def test_token_ids_and_request_id(client: TestClient, plain: LLM) -> None:
     answer = ask(client, return_token_ids=True, request_id="mine")
     assert answer["choices"][0]["token_ids"] == expected(plain).outputs[0].token_ids

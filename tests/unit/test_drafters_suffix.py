@@ -34,8 +34,10 @@ def prediction(**config: object) -> PredictionDrafter:
     return drafter
 
 
-def drafted(drafter: SuffixDrafter, prompt: list[int], budget: int = 16) -> tuple[list[int], list[int]]:
-    sequence = sequence_of(prompt)
+def drafted(
+    drafter: SuffixDrafter, prompt: list[int], budget: int = 16, cache_salt: str = ""
+) -> tuple[list[int], list[int]]:
+    sequence = sequence_of(prompt, cache_salt=cache_salt)
     drafter.begin(sequence)
     tree = drafter.propose([sequence], [budget])
     drafter.end(sequence)
@@ -89,6 +91,18 @@ def test_unfinished_outputs_are_not_kept() -> None:
     sequence.tokens += PHRASE
     drafter.end(sequence)
     assert drafted(drafter, [9, *PHRASE[:4]])[0] == []
+
+
+def test_a_stored_answer_serves_only_requests_of_the_same_salt() -> None:
+    drafter = suffix(suffix_decoding_max_cached_requests=10)
+    sequence = sequence_of([1, 2, 3], cache_salt="mine")
+    drafter.begin(sequence)
+    sequence.tokens += PHRASE
+    sequence.finish_reason = FinishReason.STOP
+    drafter.end(sequence)
+    tail = [9, *PHRASE[:4]]
+    assert drafted(drafter, tail, cache_salt="mine")[0] == PHRASE[4:20]
+    assert drafted(drafter, tail, cache_salt="other")[0] == drafted(drafter, tail)[0] == []
 
 
 def test_a_store_can_be_shared_within_a_namespace() -> None:

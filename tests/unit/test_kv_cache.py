@@ -130,8 +130,34 @@ def test_conversations_that_share_a_beginning_keep_their_own_slots() -> None:
     one, other = [*system, *range(10, 30)], [*system, *range(40, 60)]
     cache.release(fill(cache, one))
     cache.release(fill(cache, other))
-    assert cache.longest_prefix([*one, 5]) == len(one)
-    assert cache.longest_prefix([*other, 5]) == len(other)
+    assert max(cache.prefixes([*one, 5])) == len(one)
+    assert max(cache.prefixes([*other, 5])) == len(other)
+
+
+def test_a_prefix_is_shared_only_under_the_same_salt() -> None:
+    cache = cache_of()
+    slot = fill(cache, [1, 2, 3, 4])
+    cache.release(slot)
+    assert cache.prefixes([1, 2, 3, 9], "tenant") == [0, 0, 0]
+    claimed = cache.claim([1, 2, 3, 9], "tenant")
+    assert claimed is not None
+    other, cached = claimed
+    assert other != slot
+    assert cached == 0
+    write(cache, other, 0, [1.0, 2.0])
+    cache.keep(other, 0, range(2), [1, 2])
+    cache.release(other)
+    assert cache.prefixes([1, 2, 5])[other] == 0
+    assert cache.claim([1, 2, 5], "tenant") == (other, 2)
+
+
+def test_a_cache_that_reuses_nothing_computes_every_prompt() -> None:
+    cache = cache_of()
+    cache.release(fill(cache, [1, 2, 3, 4]))
+    cache.reuse = False
+    claimed = cache.claim([1, 2, 3, 9])
+    assert claimed is not None
+    assert claimed[1] == 0
 
 
 def test_without_a_free_slot_there_is_nothing_to_claim() -> None:

@@ -77,7 +77,7 @@ class DraftModelDrafter(BaseDrafter):
         self._cache = KVCache(decoder.cache_shape, target.cache.slots, decoder.cache_dtype, decoder.device)
 
     def begin(self, sequence: Sequence) -> None:
-        claimed = self._cache.claim(sequence.tokens)
+        claimed = self._cache.claim(sequence.tokens, sequence.params.cache_salt)
         assert claimed is not None, "there are as many slots as in the target's cache"
         self._slots[sequence.id], self._known[sequence.id] = claimed
 

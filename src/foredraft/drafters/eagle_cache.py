@@ -22,7 +22,7 @@ from torch import Tensor
 
 from foredraft.drafters.eagle_pass import EaglePass, Group
 from foredraft.heads.eagle import EagleHead
-from foredraft.target.kv_cache import CacheShape, KVCache, common_prefix
+from foredraft.target.kv_cache import CacheShape, KVCache
 from foredraft.types import Sequence
 
 __all__ = ["EagleCache", "Level"]
@@ -107,7 +107,7 @@ class EagleCache:
         # The name added is nobody's, so that even the last row can be taken over.
         names = [*self._names(sequence, 0, len(sequence.tokens) - 1), NOBODYS]
         inherited = self._feature_at_parting(sequence, names)
-        claimed = self.kv.claim(names)
+        claimed = self.kv.claim(names, sequence.params.cache_salt)
         assert claimed is not None, "there are as many slots as in the target's cache"
         self._held[sequence.id] = _Held(sequence, *claimed, inherited)
 
@@ -169,9 +169,8 @@ class EagleCache:
 
     def _feature_at_parting(self, sequence: Sequence, names: list[int]) -> Tensor | None:
         """[H] of the first row that can't be taken over, if only the token after its position is another one there."""
-        shared, slot = max(
-            (common_prefix(self.kv.tokens(slot), names, len(names) - 1), slot) for slot in range(self.kv.slots)
-        )
+        prefixes = self.kv.prefixes(names, sequence.params.cache_salt)
+        shared, slot = max((length, slot) for slot, length in enumerate(prefixes))
         held = self.kv.tokens(slot)
         if shared >= len(held) or held[shared] // self._head.shape.vocab_size != sequence.tokens[shared]:
             return None

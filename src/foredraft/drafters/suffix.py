@@ -73,7 +73,8 @@ class SuffixDrafter(BaseDrafter):
     suffix_decoding_use_tree_spec        False drafts a single path
     suffix_decoding_max_cached_requests  outputs of earlier requests to draft from; 0, the default, keeps none
     suffix_decoding_max_cached_bytes     memory for them
-    suffix_decoding_namespace            drafters that share a store see each other's texts only within a namespace
+    suffix_decoding_namespace            drafters that share a store see each other's texts only within a namespace,
+                                         requests only those with the same cache_salt
     store                                a store to share with other drafters of the process
     """
 
@@ -132,13 +133,17 @@ class SuffixDrafter(BaseDrafter):
     def end(self, sequence: Sequence) -> None:
         finished = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
         if finished and self.store is not None:
-            self.store.add(sequence.tokens[max(0, sequence.prompt_length - CONTEXT) :], self.suffix_decoding_namespace)
+            self.store.add(sequence.tokens[max(0, sequence.prompt_length - CONTEXT) :], self._namespace(sequence))
         self._proposals.drop(sequence)
         del self._texts[sequence.id]
 
     def _source(self, sequence: Sequence) -> Source:
         """What is searched besides the sequence's own tokens."""
         return Source()
+
+    def _namespace(self, sequence: Sequence) -> str:
+        own, salt = self.suffix_decoding_namespace, sequence.params.cache_salt
+        return f"{own}\0{salt}" if salt else own
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
         budget = min(budget, self.num_speculative_tokens)
@@ -155,7 +160,7 @@ class SuffixDrafter(BaseDrafter):
         place, matched = text.index.recall(pattern, evidence, OCCURRENCES)
         text.trail.meet(place, matched)
         if self.store is not None:
-            matched = max(matched, self.store.recall(pattern, evidence, OCCURRENCES, self.suffix_decoding_namespace))
+            matched = max(matched, self.store.recall(pattern, evidence, OCCURRENCES, self._namespace(sequence)))
         tokens, parents, scores, kinds = evidence.grow(
             self._proposals.rates,
             self.suffix_decoding_min_token_prob,

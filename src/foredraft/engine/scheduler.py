@@ -83,7 +83,7 @@ class Scheduler:
                 return
             if self._prefix_is_being_read(sequence):
                 return
-            claimed = self.cache.claim(sequence.tokens)
+            claimed = self.cache.claim(sequence.tokens, sequence.params.cache_salt)
             if claimed is None:
                 return
             self.waiting.popleft()
@@ -100,10 +100,12 @@ class Scheduler:
         """Whether waiting a step or two lets it copy a longer prefix that another sequence is just computing (n > 1,
         say).
         """
-        limit = len(sequence.tokens) - 1
-        have = self.cache.longest_prefix(sequence.tokens)
+        limit, salt = len(sequence.tokens) - 1, sequence.params.cache_salt
+        have = max(self.cache.prefixes(sequence.tokens, salt))
         return any(
-            other.pending > 1 and common_prefix(other.tokens, sequence.tokens, limit) > max(have, other.cached)
+            other.pending > 1
+            and other.params.cache_salt == salt
+            and common_prefix(other.tokens, sequence.tokens, limit) > max(have, other.cached)
             for other in self.running
         )
 

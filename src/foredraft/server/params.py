@@ -33,6 +33,7 @@ PLAIN_FIELDS = (
     "ignore_eos",
     "skip_special_tokens",
     "include_stop_str_in_output",
+    "cache_salt",
     "speculative",
     "num_speculative_tokens",
 )
@@ -117,6 +118,10 @@ def _params(
         values["structured"] = request.structured()
     except ValueError as error:
         raise bad_request(f"{error}.", "response_format") from error
+    if request.cache_salt == "":
+        raise bad_request(
+            "cache_salt is empty; give a text that only this caller knows, or leave it out.", "cache_salt"
+        )
     try:
         return SamplingParams(**values)
     except ConfigError as error:

@@ -155,6 +155,7 @@ class GenerationRequest(Body):
     prompt_logprobs: Whole | None = None
     priority: Whole | None = None
     request_id: str | None = None
+    cache_salt: str | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None

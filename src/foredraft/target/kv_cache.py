@@ -48,9 +48,11 @@ class CacheShape:
 
 @dataclass(slots=True)
 class _Slot:
-    """tokens: ids whose keys and values are valid, in order; busy: owned by a sequence; used: when last owned."""
+    """tokens: ids whose keys and values are valid, in order; salt: who may copy them; busy: owned by a sequence; used:
+    when last owned."""
 
     tokens: list[int] = field(default_factory=list)
+    salt: str = ""
     busy: bool = False
     used: int = 0
 
@@ -94,17 +96,16 @@ class KVCache:
         """The token ids whose keys and values `slot` holds."""
         return self._slots[slot].tokens
 
-    def claim(self, tokens: Sequence[int]) -> tuple[int, int] | None:
+    def claim(self, tokens: Sequence[int], salt: str = "") -> tuple[int, int] | None:
         """A free slot for a sequence that starts with `tokens`, and how many of them it already holds (never all: the
-        root stays open).
+        root stays open). Only what was computed under the same `salt` is held for it.
 
         None when every slot is busy.
         """
         free = [index for index, slot in enumerate(self._slots) if not slot.busy]
         if not free:
             return None
-        limit = len(tokens) - 1
-        shared = [common_prefix(slot.tokens, tokens, limit) if self.reuse else 0 for slot in self._slots]
+        shared = self.prefixes(tokens, salt)
         source = max(range(self.slots), key=lambda index: (shared[index], not self._slots[index].busy))
         held = self._slots[source]
         if not held.busy and 0 < len(held.tokens) <= 2 * shared[source]:
@@ -114,14 +115,15 @@ class KVCache:
             self._copy(source, target, shared[source])
         slot = self._slots[target]
         slot.tokens = list(tokens[: shared[source]])
-        slot.busy = True
+        slot.salt, slot.busy = salt, True
         return target, shared[source]
 
-    def longest_prefix(self, tokens: Sequence[int]) -> int:
-        """How many leading `tokens` some slot holds."""
-        if not self.reuse:
-            return 0
-        return max(common_prefix(slot.tokens, tokens, len(tokens) - 1) for slot in self._slots)
+    def prefixes(self, tokens: Sequence[int], salt: str = "") -> list[int]:
+        """For each slot, how many leading `tokens` it holds that a sequence with this `salt` may take over."""
+        limit = len(tokens) - 1
+        return [
+            common_prefix(slot.tokens, tokens, limit) if self.reuse and slot.salt == salt else 0 for slot in self._slots
+        ]
 
     def release(self, slot: int) -> None:
         """Give the slot back; its content stays until another sequence needs the room."""
