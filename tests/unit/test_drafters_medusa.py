@@ -7,8 +7,11 @@ import random
 from typing import Any
 
 import pytest
+import torch
 from tiny_heads import cycle, head_folder, medusa_heads, reciting_heads, shallow_target
+from written_text import sequence_of
 
+from foredraft.drafters.guesses import Guesses
 from foredraft.drafters.medusa import MedusaDrafter
 from foredraft.drafters.medusa_tree import best_places
 from foredraft.drafters.methods import build_drafter
@@ -84,14 +87,14 @@ def test_accuracies_are_learnt_from_what_came() -> None:
     tokens = cycle(5)
     drafter = MedusaDrafter("", heads=reciting_heads(tokens), tree=TREE)
     drafter.bind(shallow_target(attention=False))
-    before = [place.rank for place in drafter._places(True)]
+    before = drafter._rates_by_head.copy()
     finish(drafter, [tokens] * 6, 0.0)
-    rates = drafter._rates.rates[: 3 * 3].reshape(3, 3)
-    assert (rates[:, 0] > 0.9).all()
-    assert (rates[:, 1:] < 0.1).all()
-    ranks = [place.rank for place in drafter._places(True)]
-    assert ranks[:3] == [0, 0, 0]
-    assert before[:3] != [0, 0, 0] or len(ranks) < len(before)
+    after = drafter._rates_by_head
+    sure, unsure = after.argmax(axis=1), (after - before).argmin(axis=1)
+    for head in range(3):
+        assert after[head, sure[head]] > 0.9
+        assert after[head, unsure[head]] < before[head, unsure[head]]
+        assert unsure[head] < sure[head]
 
 
 @pytest.mark.parametrize("reduced", [False, True])
@@ -125,7 +128,8 @@ def test_unlikely_nodes_are_not_drafted() -> None:
     for least in (0.0, 0.3, 1.0):
         drafter = MedusaDrafter("", heads=medusa_heads(), tree=TREE, draft_min_token_prob=least)
         drafter.bind(random_target())
-        drafted.append(len(drafter._places(True)))
+        found = Guesses(torch.arange(9).view(3, 3), torch.tensor([[0.6, 0.3, 0.1]]).expand(3, 3))
+        drafted.append(len(drafter._draft(sequence_of([1, 2, 3]), found, 12).tokens))
     assert drafted[0] > drafted[1] > drafted[2] == 0
 
 

@@ -76,11 +76,14 @@ def calibrated(
     rates: NDArray[np.float64], confidences: Tensor, greedy: bool
 ) -> tuple[list[list[float]], list[list[int]]]:
     """[n, k] -> the probability that each guess comes true, given that the text gets there; and its kind, an index into
-    the hit rates of `CALIBRATION_PRIOR`.
+    the hit rates of `CALIBRATION_PRIOR`. `rates` are one such table, or a table for each row [n, 2 kinds].
     """
-    own = rates[:KINDS] if greedy else rates[KINDS:]
     given = confidences.double().cpu().numpy()
-    values = np.where(given > 0, np.interp(given, CENTRES, own), 0.0)
+    own = np.broadcast_to(rates[..., :KINDS] if greedy else rates[..., KINDS:], (len(given), KINDS))
+    place = np.interp(given, CENTRES, np.arange(KINDS))
+    below = np.minimum(place.astype(np.int64), KINDS - 2)
+    low, high = np.take_along_axis(own, below, 1), np.take_along_axis(own, below + 1, 1)
+    values = np.where(given > 0, low + (place - below) * (high - low), 0.0)
     kinds = np.searchsorted(EDGES, given) + (0 if greedy else KINDS)
     return values.tolist(), kinds.tolist()
 

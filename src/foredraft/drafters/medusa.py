@@ -2,23 +2,26 @@
 
 The state is that of the last position the target has computed, after its final norm; head i guesses the token i + 1
 places behind the root. There is no pass per depth and nothing to keep but that state. Which guesses become nodes is
-decided by how often each rank of each head has been right so far (medusa_tree.py).
+decided by how often each head was right so far when it was as sure as now (medusa_tree.py): where the paper has one
+tree for all steps, chosen by rank, a sure head gets a chain here and an unsure one more breadth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from foredraft.drafters.base import BaseDrafter, Features, Wants
-from foredraft.drafters.guesses import Guesses, Ranking, guess
+from foredraft.drafters.guesses import CALIBRATION_PRIOR, Guesses, Ranking, calibrated, guess
 from foredraft.drafters.hit_rates import HitRates
-from foredraft.drafters.medusa_tree import Place, best_places
+from foredraft.drafters.medusa_tree import best_places
 from foredraft.drafters.open_head import HeadOnTarget, Swap, open_medusa_heads
 from foredraft.drafters.proposals import Draft, tree_of
 from foredraft.drafters.tree_shape import TreeShape, shape_of
@@ -39,10 +42,11 @@ CHAIN_LEAST, TREE_LEAST = 0.1, 0.02
 
 
 class _Asked(NamedTuple):
-    """What the heads guessed when a sequence had `length` tokens: tokens[head][rank]."""
+    """What the heads guessed when a sequence had `length` tokens: tokens[head][rank], and of which kind a guess was."""
 
     length: int
     tokens: list[list[int]]
+    kinds: list[list[int]]
 
 
 @dataclass(eq=False)
@@ -96,8 +100,7 @@ class MedusaDrafter(BaseDrafter):
         self._vocab_size = target.vocab_size
         self._ends = target.eos_token_ids
         self._depth = min(self._shape.depth, self._opened.head.shape.heads)
-        one = [0.6 * 0.8**head * 0.3**rank for head in range(self._depth) for rank in range(self._shape.top_k)]
-        self._rates = HitRates([*one, *one])  # for greedy requests, and under noise
+        self._rates = HitRates(CALIBRATION_PRIOR * self._depth)
 
     @torch.inference_mode()
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
@@ -111,9 +114,8 @@ class MedusaDrafter(BaseDrafter):
             states = torch.stack([self._states[sequence.id][1] for _, sequence in asked])
             heads = self._opened.head
             logits = heads.logits(heads(states)[:, : self._depth], self._opened.target_head)
-            places = {greedy: self._places(greedy) for greedy in {sequence.params.greedy for _, sequence in asked}}
             for (row, sequence), own in zip(asked, logits, strict=True):
-                drafts[row] = self._draft(sequence, own, places[sequence.params.greedy], budget[row])
+                drafts[row] = self._draft(sequence, self._guess(sequence, own), min(budget[row], self._shape.nodes))
         return tree_of(drafts)
 
     @torch.inference_mode()
@@ -131,12 +133,6 @@ class MedusaDrafter(BaseDrafter):
         self._states.pop(sequence.id, None)
         self._asked.pop(sequence.id, None)
 
-    def _places(self, greedy: bool) -> list[Place]:
-        ranks = self._shape.top_k
-        first = 0 if greedy else self._depth * ranks
-        rates = self._rates.rates[first : first + self._depth * ranks].reshape(self._depth, ranks).tolist()
-        return best_places(rates, self._shape.nodes, self._least)
-
     def _guess(self, sequence: Sequence, logits: Tensor) -> Guesses:
         """[heads, ranks]. Penalties need a path, and the likeliest one must do, as all heads guess at once."""
         heads = self._opened.head
@@ -151,20 +147,15 @@ class MedusaDrafter(BaseDrafter):
             ranking=self._ranking,
         )
 
-    def _draft(self, sequence: Sequence, logits: Tensor, places: Iterable[Place], budget: int) -> Draft:
-        found = self._guess(sequence, logits)
-        tokens, possible = found.tokens.tolist(), (found.confidences > 0).tolist()
-        self._asked[sequence.id] = _Asked(len(sequence.tokens), tokens)
-        ends = () if sequence.params.ignore_eos else self._ends
+    def _draft(self, sequence: Sequence, found: Guesses, nodes: int) -> Draft:
+        tokens, ends = found.tokens.tolist(), () if sequence.params.ignore_eos else self._ends
+        worth, kinds = calibrated(self._rates_by_head, found.confidences, sequence.params.greedy)
+        self._asked[sequence.id] = _Asked(len(sequence.tokens), tokens, kinds)
         draft = Draft([], [], [])
         node_of = {PAD: PAD}
-        for place, (parent, head, rank, score) in enumerate(places):
-            if len(draft.tokens) >= budget:
-                break
+        for place, (parent, head, rank, score) in enumerate(best_places(worth, nodes, self._least)):
             above = node_of.get(parent)
-            if above is None or rank >= len(tokens[head]) or not possible[head][rank]:
-                continue
-            if above >= 0 and draft.tokens[above] in ends:
+            if above is None or (above >= 0 and draft.tokens[above] in ends):
                 continue
             node_of[place] = len(draft.tokens)
             draft.tokens.append(tokens[head][rank])
@@ -172,13 +163,17 @@ class MedusaDrafter(BaseDrafter):
             draft.scores.append(score)
         return draft
 
+    @property
+    def _rates_by_head(self) -> NDArray[np.float64]:
+        """A view of the rates, [heads, kinds]."""
+        return self._rates.rates.reshape(self._depth, -1)
+
     def _judge(self, sequence: Sequence) -> None:
         """Of the heads whose token is known, every rank was right or wrong, drafted or not."""
         asked = self._asked.pop(sequence.id, None)
         if asked is None:
             return
-        ranks = self._shape.top_k
-        base = 0 if sequence.params.greedy else self._depth * ranks
-        for head, (truth, own) in enumerate(zip(sequence.tokens[asked.length :], asked.tokens, strict=False)):
-            for rank, token in enumerate(own):
-                self._rates.record(base + head * ranks + rank, token == truth)
+        truths = sequence.tokens[asked.length :]
+        for head, (truth, tokens, kinds) in enumerate(zip(truths, asked.tokens, asked.kinds, strict=False)):
+            for token, kind in zip(tokens, kinds, strict=True):
+                self._rates.record(head * len(CALIBRATION_PRIOR) + kind, token == truth)
