@@ -34,13 +34,15 @@ __all__ = ["TrainPlan", "TrainProgress", "Trained", "train"]
 EVALUATION_TOKENS = 2048
 WARM_START_TOKENS = 15_000
 BYTES_PER_TRAINED = 12
+LOWEST_RATE = 0.01
+"""The last step's learning rate over the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
     """How to train. A step is `accumulate` batches of at most `batch_tokens` tokens, prompts included.
 
-    warmup              share of all steps in which the learning rate rises; then it falls along a cosine to a tenth
+    warmup              share of all steps in which the learning rate rises; then it falls along a cosine to a hundredth
     clip                largest norm of the gradient
     checkpoint_minutes  between checkpoints
     evaluations         how often the held-out texts are measured
@@ -203,7 +205,7 @@ class _Run:
         if step < rising:
             return plan.learning_rate * (step + 1) / rising
         share = (step - rising) / max(1, self.steps - rising)
-        return plan.learning_rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * share)))
+        return plan.learning_rate * (LOWEST_RATE + (1 - LOWEST_RATE) * 0.5 * (1 + math.cos(math.pi * share)))
 
     def _measure(self, loss: float) -> None:
         self.acceptance = self._accepted()
