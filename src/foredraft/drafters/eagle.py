@@ -14,6 +14,7 @@ from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,16 @@ from foredraft.drafters.base import BaseDrafter, Features, Wants
 from foredraft.drafters.eagle_cache import EagleCache, Level
 from foredraft.drafters.eagle_pass import EaglePass, KernelPass, TorchPass
 from foredraft.drafters.eagle_tree import Growth
-from foredraft.drafters.guesses import CALIBRATION_PRIOR, Ranking, calibrated, guess
+from foredraft.drafters.guesses import (
+    CALIBRATION_PRIOR,
+    CENTRES,
+    EDGES,
+    KINDS,
+    Ranking,
+    calibrated,
+    guess,
+    is_edited,
+)
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.open_head import HeadOnTarget, Swap, open_eagle_head
 from foredraft.drafters.proposals import Draft, Proposals, tree_of
@@ -29,6 +39,7 @@ from foredraft.drafters.tree_shape import TreeShape, shape_of
 from foredraft.errors import ConfigError
 from foredraft.heads.eagle import EagleHead
 from foredraft.sampling import Rows
+from foredraft.target.pair_layer import Growing
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
@@ -124,7 +135,7 @@ class EagleDrafter(BaseDrafter):
                 limit = min(nodes, self._shape.nodes, self.num_speculative_tokens or nodes)
                 growths[sequence.id] = Growth(sequence, self._shape, limit, self._least, ends)
                 states.append(state)
-        if growths:
+        if growths and not self._grow_at_once(list(growths.values()), torch.stack(states)):
             self._sprout(list(growths.values()), torch.stack(states))
         while growing := [growth for growth in growths.values() if growth.frontier]:
             self._sprout(growing, self._read(growing))
@@ -158,6 +169,33 @@ class EagleDrafter(BaseDrafter):
             self._warned = True
             logger.warning("The head %s has %d positions; longer texts are decoded plainly.", self._opened.name, most)
         return False
+
+    def _grow_at_once(self, growths: list[Growth], states: Tensor) -> bool:
+        """All levels in one call of compiled code, if there is such and if nothing but the head decides what comes."""
+        sequences = [growth.sequence for growth in growths]
+        if any(is_edited(sequence) or not sequence.params.greedy for sequence in sequences):
+            return False
+        shape, draft_ids = self._shape, self._opened.head.draft_ids
+        slots, stable = self._cache.room_behind(sequences, shape.depth * shape.top_k)
+        growing = Growing(
+            depth=shape.depth,
+            top_k=min(shape.top_k, self._opened.head.shape.draft_vocab_size),
+            least=self._least,
+            ends=np.array(self._ends, np.int64),
+            draft_ids=None if draft_ids is None else draft_ids.cpu().numpy(),
+            edges=EDGES,
+            centres=CENTRES,
+            rates=self._proposals.rates[:KINDS],
+            slots=np.array(slots),
+            stable=np.array(stable),
+            positions=np.array([len(sequence.tokens) - 2 for sequence in sequences]),
+            budgets=np.array([growth.budget for growth in growths]),
+            heeds=np.array([not sequence.params.ignore_eos for sequence in sequences]),
+        )
+        grown = self._passes.grow(states, growing, self._cache.kv)
+        for growth, nodes in zip(growths, grown or (), strict=False):
+            growth.tokens, growth.parents, growth.scores, growth.kinds = nodes
+        return grown is not None
 
     def _read(self, growing: list[Growth]) -> Tensor:
         """One pass over the frontiers of all drafts: states [T, H]."""

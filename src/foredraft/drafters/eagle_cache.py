@@ -156,6 +156,13 @@ class EagleCache:
     def slot(self, sequence: Sequence) -> int:
         return self._held[sequence.id].slot
 
+    def room_behind(self, sequences: Iterable[Sequence], entries: int) -> tuple[list[int], list[int]]:
+        """The sequences' slots and how many stable entries they have, with room for `entries` more behind those."""
+        slots = [self.slot(sequence) for sequence in sequences]
+        stable = [len(self.kv.tokens(slot)) for slot in slots]
+        self.kv.reserve(max(stable) + entries)
+        return slots, stable
+
     def _read(self, helds: list[_Held]) -> None:
         open_ones = [held for held in helds if held.pending > 0]
         while open_ones:

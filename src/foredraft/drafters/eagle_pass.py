@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from foredraft.heads.eagle import EagleHead
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.llama_shape import rope_table
-from foredraft.target.pair_layer import PairLayer, PairWay, Places
+from foredraft.target.pair_layer import Growing, Grown, PairLayer, PairWay, Places
 
 __all__ = ["EaglePass", "Group", "KernelPass", "TorchPass", "described"]
 
@@ -52,6 +52,10 @@ class EaglePass(Protocol):
         """[T, H] -> [T, Vd], in the order of the head's draft ids."""
         ...
 
+    def grow(self, states: Tensor, growing: Growing, kv: KVCache) -> list[Grown] | None:
+        """Whole drafts at once from states [B, H], where that can be done. `kv` has room."""
+        ...
+
 
 class TorchPass:
     """The head as it is. `embed` [T] -> [T, H] and `target_head` [T, H] -> [T, V] are the target's."""
@@ -85,6 +89,10 @@ class TorchPass:
         """See `EaglePass`."""
         return self._head.logits(states, self._target_head)
 
+    def grow(self, states: Tensor, growing: Growing, kv: KVCache) -> list[Grown] | None:
+        """It goes level by level."""
+        return None
+
 
 class KernelPass:
     """The head's layer as the target's decoder runs it. What has no output layer of its own goes by the head."""
@@ -100,6 +108,10 @@ class KernelPass:
         """See `EaglePass`."""
         own = self._layer.logits(states)
         return self._head.logits(states, self._target_head) if own is None else own
+
+    def grow(self, states: Tensor, growing: Growing, kv: KVCache) -> list[Grown] | None:
+        """See `EaglePass`. A head that feeds back another state than the one it ends with goes level by level."""
+        return None if self._head.shape.norm_output else self._layer.grow(states, growing, kv)
 
 
 def described(head: EagleHead) -> PairLayer | None:

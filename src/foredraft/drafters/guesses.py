@@ -18,8 +18,9 @@ from torch import Tensor
 
 from foredraft.noise import gumbel
 from foredraft.sampling import Rows, process
+from foredraft.types import Sequence
 
-__all__ = ["CALIBRATION_PRIOR", "Guesses", "Ranking", "calibrated", "guess"]
+__all__ = ["CALIBRATION_PRIOR", "CENTRES", "EDGES", "KINDS", "Guesses", "Ranking", "calibrated", "guess", "is_edited"]
 
 CONSIDERED = 48
 """Tokens whose noise is looked up for each row, besides the winner under noise."""
@@ -58,10 +59,8 @@ def guess(
 
     logits [n, Vd]; `draft_ids` [Vd] are the target's ids of a reduced draft vocabulary, None if it is the target's.
     """
-    sequence, params = rows.sequence, rows.sequence.params
-    edited = bool(params.logit_bias or params.penalised or sequence.output_length < params.min_tokens)
-    edited = edited or sequence.constraint is not None
-    if draft_ids is not None and edited:  # these processors go by the target's ids
+    params = rows.sequence.params
+    if draft_ids is not None and is_edited(rows.sequence):  # these processors go by the target's ids
         logits, draft_ids = _spread(logits, draft_ids, vocab_size), None
     scores = process(logits, rows)
     if not params.greedy:
@@ -70,6 +69,13 @@ def guess(
         return _under_noise(scores, full, keys, count, draft_ids, ranking)
     tokens, shares = _best(scores, min(count, scores.shape[-1]))
     return Guesses(tokens if draft_ids is None else draft_ids[tokens], shares)
+
+
+def is_edited(sequence: Sequence) -> bool:
+    """Whether processors change the logits themselves, before any temperature."""
+    params = sequence.params
+    early = sequence.output_length < params.min_tokens
+    return bool(params.logit_bias or params.penalised or early or sequence.constraint is not None)
 
 
 def calibrated(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foredraft.target.kv_cache import KVCache
 
-__all__ = ["PairLayer", "PairWay", "Places"]
+__all__ = ["Growing", "Grown", "PairLayer", "PairWay", "Places"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +77,43 @@ class Places(NamedTuple):
     tail: numpy.ndarray
 
 
+class Growing(NamedTuple):
+    """Drafts that grow at once, by the rules of EAGLE-2, from a state each.
+
+    depth, top_k                levels; guesses kept of a row, and rows read of a draft and level
+    least                       lowest score of a node
+    ends                        int64 [E], tokens after which nothing is drafted
+    draft_ids                   int64 [Vd], the target's ids of the head's; None: the same
+    edges, centres, rates       float64: between kinds of guesses by their share, where their rates hold, and how often
+                                guesses of a kind come true
+    slots, stable, positions    int64 [B]: of the cache, entries that all nodes see, and where the state was computed
+    budgets, heeds              int64 [B]: nodes that will be chosen, and whether `ends` count
+    """
+
+    depth: int
+    top_k: int
+    least: float
+    ends: numpy.ndarray
+    draft_ids: numpy.ndarray | None
+    edges: numpy.ndarray
+    centres: numpy.ndarray
+    rates: numpy.ndarray
+    slots: numpy.ndarray
+    stable: numpy.ndarray
+    positions: numpy.ndarray
+    budgets: numpy.ndarray
+    heeds: numpy.ndarray
+
+
+class Grown(NamedTuple):
+    """Nodes of a draft: tokens, parents (-1: the root), scores, and the kinds of their guesses."""
+
+    tokens: list[int]
+    parents: list[int]
+    scores: list[float]
+    kinds: list[int]
+
+
 class PairWay(Protocol):
     """A layer that a decoder has taken over. `cache_dtype` is what its cache must be made of."""
 
@@ -89,4 +126,9 @@ class PairWay(Protocol):
 
     def logits(self, states: Tensor) -> Tensor | None:
         """[T, H] -> [T, Vd], if the layer has an output layer of its own."""
+        ...
+
+    def grow(self, states: Tensor, growing: Growing, cache: KVCache) -> list[Grown] | None:
+        """Whole drafts from states [B, H], whose features are the layer's own states as they are; `cache` has room
+        behind the stable entries for the rows of all levels. None if the layer has no output layer of its own."""
         ...

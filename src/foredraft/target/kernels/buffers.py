@@ -56,8 +56,12 @@ class WorkBuffers:
 
     def unit_rows(self, rows: int) -> int:
         """How many rows of a sequence attention should compute together in a pass over `rows`."""
-        kv_heads, shares = self.shape.kv_heads, UNITS_PER_THREAD * self.threads
-        return max(1, min(UNIT_QUERIES * kv_heads // self.shape.heads, -(-rows * kv_heads // shares)))
+        most, shares = self.unit_limits()
+        return max(1, min(most, -(-rows * self.shape.kv_heads // shares)))
+
+    def unit_limits(self) -> tuple[int, int]:
+        """The most rows of a unit, and into how many units and key heads the work should be split at least."""
+        return UNIT_QUERIES * self.shape.kv_heads // self.shape.heads, UNITS_PER_THREAD * self.threads
 
     def reserve(self, plan: numpy.ndarray, rows: int, length: int, tail_width: int, positions: int = 0) -> None:
         """Make `plan` point to buffers for `rows` rows that see `length` cache entries, at positions below `positions`

@@ -13,18 +13,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from numba import float32, int64, njit, void
+from numba import carray, float32, int64, njit, void
 
 from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.growing import guess_row, next_level
 from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, begin_matrix, end_matrix
+from foredraft.target.kernels.memory import longs_at
 from foredraft.target.kernels.products import ADD, GATE, STORE, product
 from foredraft.target.kernels.sharing import claim, complete
 from foredraft.target.kernels.stages import attend_unit, convert, embed, finish_row, norm_row, pair_row, place_row
 
-__all__ = ["PAIR_STAGES", "PROJECT_STAGES", "VERSION", "decode_stages", "multiply_stages", "run"]
+__all__ = ["GROW_STAGES", "PAIR_STAGES", "PROJECT_STAGES", "VERSION", "decode_stages", "multiply_stages", "run"]
 
 PROJECT_STAGES, PAIR_STAGES = 2, 12
-EMBED, NORM, PLACE, CONVERT, FINISH, JOIN = range(6)
+GROW_STAGES = PAIR_STAGES + PROJECT_STAGES + 2
+"""Of each level."""
+EMBED, NORM, PLACE, CONVERT, FINISH, JOIN, GUESS = range(7)
 
 
 def decode_stages(layers: int) -> int:
@@ -55,6 +59,8 @@ def each_row(plan, constants, layer, stage, rank, work, address, stride, size):
             embed(plan, row, constants[at.EMBEDDING_FACTOR], plan[at.RESIDUAL] + 4 * row * plan[at.HIDDEN])
         elif work == JOIN:
             pair_row(plan, row, constants[at.EPSILON], plan[at.SCRATCH] + rank * plan[at.SCRATCH_BYTES])
+        elif work == GUESS:
+            guess_row(plan, row)
         else:
             finish_row(plan, row, constants[at.EPSILON])
         done += 1
@@ -124,15 +130,37 @@ def pair(rank, plan, constants, layers):
 
 
 @njit
-def project(rank, plan, constants, layers):
-    """Logits of the plan's rows, whose final hidden states are in RESIDUAL."""
+def project(rank, plan, constants, layers, stage):
+    """Logits of the plan's rows, whose final hidden states are in RESIDUAL, from the stage of that number on."""
     hidden, none = plan[at.HIDDEN], int64(0)
     if plan[at.HEAD_NORM]:
-        each_row(plan, constants, layers[0], 0, rank, NORM, plan[at.HEAD_NORM], none, none)
+        each_row(plan, constants, layers[0], stage, rank, NORM, plan[at.HEAD_NORM], none, none)
     else:
-        each_row(plan, constants, layers[0], 0, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, hidden)
+        each_row(plan, constants, layers[0], stage, rank, CONVERT, plan[at.RESIDUAL], 4 * hidden, hidden)
     factor = constants[at.LOGITS_SCALE]
-    product(plan, 1, rank, plan, at.HEAD, hidden, plan[at.VOCABULARY], STORE, factor, plan[at.LOGITS])
+    product(plan, stage + 1, rank, plan, at.HEAD, hidden, plan[at.VOCABULARY], STORE, factor, plan[at.LOGITS])
+
+
+@njit
+def grow(rank, plan, constants, layers):
+    """Whole drafts of a drafting head. Each level has a plan of its own, which nobody changes once it is being worked
+    on: a thread that comes late must find the tables of the level it is at."""
+    levels = carray(longs_at(plan[at.LEVELS]), (plan[at.LEVEL_COUNT], at.PLAN_FIELDS))
+    none = int64(0)
+    for level in range(plan[at.LEVEL_COUNT]):
+        own = levels[level]
+        if own[at.ROWS] == 0:
+            return
+        if level:
+            pair(rank, own, constants, layers)
+        project(rank, own, constants, layers, PAIR_STAGES)
+        stage = PAIR_STAGES + PROJECT_STAGES
+        each_row(own, constants, layers[0], stage, rank, GUESS, none, none, none)
+        done, last = 0, level == plan[at.LEVEL_COUNT] - 1
+        if claim(own, stage + 1, rank, 1) >= 0:
+            next_level(own, own if last else levels[level + 1], level, last)
+            done = 1
+        complete(own, stage + 1, done, 1)
 
 
 @njit
@@ -169,11 +197,13 @@ def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
             return
         begin_matrix()
         if plan[at.WORK] == at.PROJECT:
-            project(rank, plan, constants, layers)
+            project(rank, plan, constants, layers, 0)
         elif plan[at.WORK] == at.MULTIPLY:
             multiply(rank, plan, constants, layers)
         elif plan[at.WORK] == at.PAIR:
             pair(rank, plan, constants, layers)
+        elif plan[at.WORK] == at.GROW:
+            grow(rank, plan, constants, layers)
         else:
             decode(rank, plan, constants, layers)
         end_matrix()

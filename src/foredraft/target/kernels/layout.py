@@ -11,8 +11,8 @@ __all__: list[str] = []
 INT8, BFLOAT16, FLOAT32 = 0, 1, 2
 """Weight formats; the last two are formats of the KV cache and of an embedding table as well."""
 
-DECODE, PROJECT, MULTIPLY, PAIR = 0, 1, 2, 3
-"""What a call computes: the layers, the head, all products alone, or the layer of a drafting head."""
+DECODE, PROJECT, MULTIPLY, PAIR, GROW = 0, 1, 2, 3, 4
+"""What a call computes: the layers, the head, all products alone, the layer of a drafting head, or whole drafts."""
 
 PANEL = 48
 """Columns of a weight matrix that are stored and computed together."""
@@ -71,16 +71,19 @@ KEY_BLOCK = 64
     LOGITS,  # float32 [R, V]
     STEPS,  # [stages, threads + 1] counters of a cache line each
     THREADS,
-    WORK,  # one of the four above
+    WORK,  # one of the five above
     PAIRED_NORM,  # PAIR only: weights of the norms of embeddings and of features; 0: none
     FEATURE_NORM,
     KEEPS_NORMED,  # whether the normed features are the residual
     JOIN,  # packed, makes a feature of each pair first; 0: none
     JOIN_SCALE,
     JOIN_BIAS,
+    LEVELS,  # GROW only: int64 [LEVEL_COUNT, PLAN_FIELDS], a plan for each level of the drafts
+    LEVEL_COUNT,
+    GROWTH,  # GROW only: a table of the fields below
     VERSION,  # of the code that laid out the plan
     PLAN_FIELDS,
-) = range(59)
+) = range(62)
 
 EPSILON, SCORE_SCALE, EMBEDDING_FACTOR, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
 
@@ -108,3 +111,38 @@ EPSILON, SCORE_SCALE, EMBEDDING_FACTOR, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_F
     TAP,
     LAYER_FIELDS,
 ) = range(22)
+
+(
+    TREES,  # B, drafts that grow at once
+    TOP_K,  # guesses kept of a row, and rows read of a draft and level
+    ROOM,  # N, nodes that a draft can have before the best are chosen
+    UNIT_MOST,  # rows that attention computes together at most
+    UNIT_SHARES,  # in how many shares it should split the rows of a level
+    DRAFT_IDS,  # int64 [Vd], the target's ids; 0: the same
+    ENDS,  # int64 [END_COUNT], tokens after which nothing is drafted
+    END_COUNT,
+    HEED_ENDS,  # int64 [B], whether a draft does
+    LEAST,  # float64 [1], the lowest score of a node
+    KINDS,  # of guesses, by confidence
+    EDGES,  # float64 [KINDS - 1], between them
+    CENTRES,  # float64 [KINDS], where the rates hold; between centres they are interpolated
+    RATES,  # float64 [KINDS], how often such a guess comes true
+    BUDGETS,  # int64 [B], nodes that will be chosen
+    SLOTS,  # int64 [B], of the head's cache
+    STABLE,  # int64 [B], entries that all nodes see
+    ROOT_POSITION,  # int64 [B], of the row from which a draft begins
+    COUNTS,  # int64 [B], nodes so far
+    READ,  # int64 [B], nodes read so far
+    NODE_TOKENS,  # int64 [B, N], as are the next four
+    NODE_PARENTS,  # index of a node, -1: the root
+    NODE_KINDS,
+    NODE_ROWS,  # the row that a node was guessed at
+    NODE_ENTRIES,  # place behind the stable entries, of nodes that were read
+    NODE_SCORES,  # float64 [B, N]
+    ROW_TREES,  # int64 [2, rows], the draft of each row, of this level and the next in turn
+    ROW_NODES,  # int64 [2, rows], the node that it reads
+    ROW_ROOM,  # rows
+    GUESSES,  # int64 [rows, TOP_K], indices into the head's vocabulary
+    SHARES,  # float32 [rows, TOP_K]
+    GROWTH_FIELDS,
+) = range(32)

@@ -16,6 +16,7 @@ __all__ = [
     "add_atomically",
     "bits_of",
     "bytes_at",
+    "doubles_at",
     "float_of",
     "floats_at",
     "halves_at",
@@ -40,8 +41,8 @@ def _view(kind: Any) -> Any:
     return view
 
 
-bytes_at, halves_at, words_at, floats_at, longs_at = (
-    _view(kind) for kind in (types.int8, types.uint16, types.uint32, types.float32, types.int64)
+bytes_at, halves_at, words_at, floats_at, longs_at, doubles_at = (
+    _view(kind) for kind in (types.int8, types.uint16, types.uint32, types.float32, types.int64, types.float64)
 )
 
 

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.buffers import PassShape, WorkBuffers
-from foredraft.target.kernels.call import run_stages
+from foredraft.target.kernels.call import run_levels, run_stages
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PAIR_STAGES, PROJECT_STAGES, VERSION
 from foredraft.target.kernels.embeddings import Embeddings
+from foredraft.target.kernels.growth_tables import GrowthTables
 from foredraft.target.kernels.packing import FORMATS, Weights
 from foredraft.target.kv_cache import KVCache
-from foredraft.target.pair_layer import PairLayer, Places
+from foredraft.target.pair_layer import Growing, Grown, PairLayer, Places
 from foredraft.target.quantization import WeightFormat, interleave, packed_bytes
 
 __all__ = ["CompiledPairs", "fits"]
@@ -50,6 +51,7 @@ class CompiledPairs:
             layer.rope,
         )
         self._buffers = WorkBuffers(shape, crew.threads)
+        self._level_states, self._level_logits = torch.empty((2, 0, hidden)), torch.empty((0, 0))
         self._constants = numpy.array([layer.epsilon, layer.head_dim**-0.5, 1, 1, 1], numpy.float32)
         up = interleave(layer.gate, layer.up)
         matrices = [layer.qkv, layer.out, up, layer.down, layer.join, layer.output]
@@ -113,6 +115,30 @@ class CompiledPairs:
         plan[at.RESIDUAL], plan[at.LOGITS] = states.data_ptr(), logits.data_ptr()
         run_stages(self._crew, PROJECT_STAGES, plan, self._constants, self._layers)
         return logits
+
+    def grow(self, states: Tensor, growing: Growing, cache: KVCache) -> list[Grown] | None:
+        """One call for all levels."""
+        plan, buffers = self._plan, self._buffers
+        if not plan[at.HEAD]:
+            return None
+        tables = GrowthTables(growing, *buffers.unit_limits())
+        rows, depth = tables.rows, growing.depth
+        longest = int(growing.stable.max()) + depth * growing.top_k
+        buffers.reserve(plan, rows, longest, depth, int(growing.positions.max()) + depth + 1)
+        if rows > self._level_states.shape[1]:
+            self._level_states = torch.empty((2, rows, states.shape[1]))
+            self._level_logits = torch.empty((rows, int(plan[at.VOCABULARY])))
+        self._level_states[0, : len(states)] = states
+        self._layers[0, at.KEYS], self._layers[0, at.VALUES] = cache.keys[0].data_ptr(), cache.values[0].data_ptr()
+        plan[at.CAPACITY], plan[at.WORK] = cache.capacity, at.GROW
+        plan[at.TOKENS], plan[at.POSITIONS] = tables.tokens.ctypes.data, tables.positions.ctypes.data
+        plan[at.LOGITS], plan[at.GROWTH] = self._level_logits.data_ptr(), tables.record.ctypes.data
+        levels = numpy.repeat(plan[numpy.newaxis], depth, axis=0)
+        levels[0, at.ROWS] = len(states)
+        levels[0::2, at.RESIDUAL] = self._level_states[0].data_ptr()
+        levels[1::2, at.RESIDUAL] = self._level_states[1].data_ptr()
+        run_levels(self._crew, plan, levels, tables, self._constants, self._layers)
+        return tables.grown()
 
     def _units(self, slots: numpy.ndarray) -> int:
         """Group rows of one slot for attention; returns how many groups."""
