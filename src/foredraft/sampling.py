@@ -69,13 +69,20 @@ def pick(logits: Tensor, rows: Collection[Rows]) -> Tensor:
     for group in _adjacent(rows):
         last = first + sum(len(part.paths) for part in group)
         if _unprocessed(group[0].sequence):
-            picks[first:last] = logits[first:last].argmax(dim=-1)
+            picks[first:last] = _likeliest(logits[first:last])
         else:
             scores = process(logits[first:last], group[0])
             keys = None if group[0].sequence.params.greedy else group[0].keys(logits.device)
             picks[first:last] = _best(scores, keys)
         first = last
     return picks
+
+
+def _likeliest(logits: Tensor) -> Tensor:
+    """[n, V] -> [n], the first of equals. numpy compares whole vectors where torch goes from one number to the next."""
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.argmax(dim=-1)
 
 
 def children(logits: Tensor, rows: Rows, count: int) -> tuple[Tensor, Tensor]:
@@ -240,7 +247,7 @@ def _mass_before(values: Tensor, total: Tensor) -> Tensor:
 def _best(scores: Tensor, keys: Tensor | None) -> Tensor:
     """argmax of scores plus noise, per row."""
     if keys is None:
-        return scores.argmax(dim=-1)
+        return _likeliest(scores)
     if scores.shape[-1] <= SMALL_VOCABULARY:
         tokens = torch.arange(scores.shape[-1], device=scores.device)
         return (scores + gumbel(keys, tokens)).argmax(dim=-1)

@@ -107,6 +107,8 @@ class TokenTree:
 
     def prune(self, budget: Sequence[int]) -> TokenTree:
         """The first `budget[b]` nodes of each row; nodes come after their parents, so what is left is a tree."""
+        if all(size <= nodes for size, nodes in zip(self.sizes.tolist(), budget, strict=True)):
+            return self
         width = min(self.width, max(budget, default=0))
         limit = torch.tensor(list(budget), dtype=torch.int64, device=self.tokens.device)
         drop = torch.arange(width, device=self.tokens.device) >= limit.unsqueeze(1)
@@ -139,25 +141,22 @@ class TokenTree:
             )
         if not self.width:
             return
-        nodes = torch.arange(self.width, device=self.tokens.device)
-        real = nodes < self.sizes.unsqueeze(1)
-        wrong_token = real != (self.tokens >= 0)
-        wrong_token |= self.tokens >= vocab_size
-        wrong_parent = real & ((self.parents < -1) | (self.parents >= nodes))
-        for fault, what in ((wrong_token, "token"), (wrong_parent, "parent")):
-            if fault.any():
-                row, node = (int(index) for index in fault.nonzero()[0])
-                value = int((self.tokens if what == "token" else self.parents)[row, node])
-                raise ForedraftError(
-                    f"Node {node} of draft row {row} has {what} {value}; parents come first, tokens are below "
-                    f"{vocab_size}."
-                )
-        if self.scores is not None:
-            above = self.scores.gather(1, self.parents.clamp(min=0)).masked_fill(self.parents < 0, torch.inf)
-            fault = real & (self.scores > above)
-            if fault.any():
-                row, node = (int(index) for index in fault.nonzero()[0])
-                raise ForedraftError(f"Node {node} of draft row {row} has a higher score than its parent; it can't.")
+        scores = self.scores.tolist() if self.scores is not None else [None] * batch
+        trees = zip(self.tokens.tolist(), self.parents.tolist(), scores, self.sizes.tolist(), strict=True)
+        for row, (tokens, parents, own, size) in enumerate(trees):
+            for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+                if (node < size) != (0 <= token < vocab_size) or token >= vocab_size:
+                    raise ForedraftError(_misplaced(row, node, "token", token, vocab_size))
+                if node < size and not PAD <= parent < node:
+                    raise ForedraftError(_misplaced(row, node, "parent", parent, vocab_size))
+                if own and node < size and parent >= 0 and own[node] > own[parent]:
+                    raise ForedraftError(
+                        f"Node {node} of draft row {row} has a higher score than its parent; it can't."
+                    )
+
+
+def _misplaced(row: int, node: int, what: str, value: int, vocab_size: int) -> str:
+    return f"Node {node} of draft row {row} has {what} {value}; parents come first, tokens are below {vocab_size}."
 
 
 def _merge(paths: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:

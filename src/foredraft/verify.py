@@ -37,23 +37,31 @@ def verify(tree: TokenTree, picks: Tensor) -> Verdict:
     """
     if not tree.width:
         return Verdict(picks, tree.tokens, torch.ones(tree.batch, dtype=torch.int64, device=picks.device))
-    matches = tree.tokens == picks.gather(1, tree.parents.clamp(min=PAD) + 1)
-    missed = (~matches).unsqueeze(1)
-    accepted = ~(tree.ancestors & missed).any(dim=2) & (tree.tokens >= 0)
-    depths = tree.depths * accepted
-    deepest = depths.argmax(
-        dim=1, keepdim=True
-    )  # siblings with equal tokens may both match: the first deepest path wins
-    lengths = depths.gather(1, deepest).squeeze(1) + 1
-    on_path = tree.ancestors.gather(1, deepest.unsqueeze(2).expand(-1, 1, tree.width)).squeeze(1) & (
-        lengths > 1
-    ).unsqueeze(1)
+    picked = picks.tolist()
+    rows = zip(tree.tokens.tolist(), tree.parents.tolist(), picked, strict=True)
+    paths = [_accepted(*row) for row in rows]
+    longest = max(map(len, paths))
+    padding = [[PAD] * (longest - len(path)) for path in paths]
+    emitted = [[own[node + 1] for node in (PAD, *path)] for own, path in zip(picked, paths, strict=True)]
+    return Verdict(
+        torch.tensor([own + pad for own, pad in zip(emitted, padding, strict=True)]),
+        torch.tensor([path + pad for path, pad in zip(paths, padding, strict=True)], dtype=torch.int64),
+        torch.tensor([len(path) + 1 for path in paths]),
+    )
 
-    longest = int(lengths.max())
-    order = torch.where(on_path, depths, tree.width + 1)
-    path = order.argsort(dim=1, stable=True)[:, : longest - 1]
-    steps = torch.arange(longest, device=picks.device)
-    path = path.masked_fill(steps[1:] >= lengths.unsqueeze(1), PAD)
-    at = torch.cat([torch.full_like(path[:, :1], PAD), path], dim=1) if longest > 1 else torch.full_like(deepest, PAD)
-    tokens = picks.gather(1, at + 1).masked_fill(steps >= lengths.unsqueeze(1), PAD)
-    return Verdict(tokens, path, lengths)
+
+def _accepted(tokens: list[int], parents: list[int], picks: list[int]) -> list[int]:
+    """The longest path of accepted nodes from the root down. Siblings with equal tokens may both match: the first
+    deepest path wins."""
+    depths = [0] * len(tokens)
+    deepest, most = PAD, 0
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        if token == picks[parent + 1] and token >= 0 and (parent < 0 or depths[parent]):
+            depths[node] = depth = depths[parent] + 1 if parent >= 0 else 1
+            if depth > most:
+                deepest, most = node, depth
+    path = []
+    while deepest >= 0:
+        path.append(deepest)
+        deepest = parents[deepest]
+    return path[::-1]

@@ -330,6 +330,8 @@ class Engine:
 
 def _by_sequence(values: Tensor, tree: TokenTree) -> Tensor:
     """[R, ...] values of all rows, one sequence after the other -> [B, N + 1, ...], -1 where a row has no node."""
+    if len(values) == tree.batch * (tree.width + 1):
+        return values.view(tree.batch, tree.width + 1, *values.shape[1:])
     padded = values.new_full((tree.batch, tree.width + 1, *values.shape[1:]), -1)
     padded[torch.arange(tree.width + 1) <= tree.sizes.unsqueeze(1)] = values
     return padded
