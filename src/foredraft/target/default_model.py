@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from foredraft.errors import LoadError
@@ -142,11 +143,10 @@ def _still_running(process: subprocess.Popen[bytes]) -> bool:
 def _bytes_in(folder: Path) -> int:
     """Size of the largest file below: the one that is growing."""
     sizes = [0]
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.lstat().st_size)
-        except OSError:  # pip moved it meanwhile
-            continue
+    for at, _, names in os.walk(folder):  # which passes over folders that pip removes meanwhile
+        for name in names:
+            with suppress(OSError):  # pip moved it
+                sizes.append(Path(at, name).lstat().st_size)
     return max(sizes)
 
 
