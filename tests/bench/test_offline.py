@@ -162,7 +162,7 @@ def test_cache_is_empty_before_every_block() -> None:
     rows = []
     for _ in range(2):
         run = decode_block(engine, prompts(1), params)
-        rows.append((run.answers[0].tokens, run.steps, engine.target.cache.prefixes(list(prompts(1)[0].tokens))))
+        rows.append((run.answers[0].tokens, run.steps, max(engine.target.cache.prefixes(prompts(1)[0].tokens))))
     assert rows[0] == rows[1]
     request = engine.add(prompts(1)[0].tokens, params)
     engine.step()

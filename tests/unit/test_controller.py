@@ -11,6 +11,7 @@ from foredraft.engine.acceptance import Acceptance
 from foredraft.engine.auto_controller import AutoController
 from foredraft.engine.controller import FixedController, Load, parse_table
 from foredraft.engine.decision import Decision, Reason
+from foredraft.engine.drafting_time import DraftingTime
 from foredraft.engine.profiler import PassCosts
 from foredraft.errors import ConfigError
 from foredraft.tree import TokenTree
@@ -178,7 +179,7 @@ def test_each_decision_has_its_reason_and_numbers() -> None:
     nothing, none = TokenTree.empty(2), [0, 0]
     assert decided(AutoController(machine(10, 0.1)), nothing, [4, 4]).reason is Reason.NOTHING_DRAFTED
     assert decided(AutoController(machine(10, 0.1)), nothing, none).reason is Reason.NOT_WANTED
-    dear = AutoController(machine(10, 0.1), draft_ms_per_level=1000.0, _explored_ms=1.0)
+    dear = AutoController(machine(10, 0.1), drafting=DraftingTime({1: 1000.0}), _explored_ms=1.0)
     assert decided(dear, nothing, [4, 4]).reason is Reason.DRAFTING_TOO_DEAR
 
 

@@ -16,6 +16,7 @@ from foredraft.engine.acceptance import Acceptance
 from foredraft.engine.asking import Asking
 from foredraft.engine.controller import Load
 from foredraft.engine.decision import Decision, Reason
+from foredraft.engine.drafting_time import DraftingTime
 from foredraft.engine.profiler import PassCosts
 from foredraft.engine.selection import GOODPUT, Objective, Selection, best_nodes, likeliest
 from foredraft.tree import TokenTree
@@ -25,6 +26,10 @@ __all__ = ["AutoController"]
 
 DOUBT = 0.8
 """A drafter whose drafts come true this much less often than its scores say is tried now and then all the same."""
+
+SMALL = 0.15
+"""Share of a step that must be saved for drafts to be cut short before they are made. What they are worth is known
+better afterwards, and a draft of fewer nodes is a worse one at every depth if it could have been a tree."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +50,7 @@ class AutoController:
     objective: Objective = GOODPUT
     decision: Decision | None = None
     host_ms: float = 0.5
-    draft_ms_per_level: float = 0.0
+    drafting: DraftingTime = field(default_factory=DraftingTime)
     _asking: Asking = field(init=False)
     _records: dict[int, Acceptance] = field(default_factory=dict)
     _prior: Acceptance = field(default_factory=Acceptance)
@@ -56,6 +61,10 @@ class AutoController:
     _withheld: Reason | None = None
     _breadth: float = 1.0
     """Nodes per level of recent drafts: a chain has one, a tree takes its time for each level, however broad."""
+    _levels: int = 0
+    """Of the deepest draft that was proposed in this step."""
+    _limited: bool = False
+    """Whether it might have been deeper."""
 
     def __post_init__(self) -> None:
         self._asking = Asking(self.explore)
@@ -70,7 +79,8 @@ class AutoController:
         limits = [limit if sequence.id in asked else 0 for sequence, limit in zip(batch, limits, strict=True)]
         self._explores = False
         self._withheld = None if any(limits) else Reason.RESTS if wanted else Reason.NOT_WANTED
-        if self._withheld or self.draft_ms_per_level < 0.01 * plain_ms:
+        self._levels, self._limited = 0, False
+        if self._withheld or not self.drafting.deepest:
             return limits
         curves = [self._record(sequence).survival(limit) for sequence, limit in zip(batch, limits, strict=True)]
         best = self._best_depth(curves, load)
@@ -78,7 +88,11 @@ class AutoController:
         if self._explores:
             best = 1
         self._withheld = None if best else Reason.DRAFTING_TOO_DEAR
-        return [min(limit, math.ceil(best * self._breadth)) for limit in limits]
+        if best and (self.drafting.deepest - best) * self.drafting.per_level <= SMALL * plain_ms:
+            return limits
+        budget = math.ceil(best * self._breadth)
+        self._limited = budget < max(limits)
+        return [min(limit, budget) for limit in limits]
 
     def select(self, batch: Collection[Sequence], tree: TokenTree, load: Load) -> TokenTree:
         """Keep the likeliest nodes, as many as make tokens per second highest."""
@@ -87,7 +101,10 @@ class AutoController:
             return tree
         rows = self._probabilities(batch, tree)
         drafted = sum(map(len, rows))
-        self._breadth += 0.1 * (drafted / int(tree.depths.max(dim=1).values.sum()) - self._breadth)
+        depths = tree.depths.max(dim=1).values
+        self._levels = int(depths.max())
+        if not self._limited:
+            self._breadth += 0.1 * (drafted / int(depths.sum()) - self._breadth)
         kept, count = self._choose(rows, drafted, load)
         if count == 0 and self._doubtful(batch, tree) and self._may_explore():
             count = self._explore(min(len(batch), drafted), load)
@@ -103,8 +120,8 @@ class AutoController:
         self.costs.observe(report.rows, report.cached_tokens, report.batch, milliseconds)
         self.host_ms += 0.05 * (min(report.host_seconds * 1e3, 10 * self.host_ms) - self.host_ms)
         depths = tree.depths.max(dim=1).values.tolist() if tree.width else [0] * report.batch
-        if deepest := max(depths, default=0):
-            self.draft_ms_per_level += 0.1 * (report.draft_seconds * 1e3 / deepest - self.draft_ms_per_level)
+        if self._levels and all(sequence_id in self._records for sequence_id in report.sequence_ids):
+            self.drafting.observe(self._levels, report.draft_seconds * 1e3)  # a first draft reads a whole prompt
         promised = tree.scores.sum(dim=1).tolist() if tree.scores is not None else [None] * report.batch
         for sequence_id, depth, accepted, promise in zip(
             report.sequence_ids, depths, report.accepted, promised, strict=True
@@ -211,7 +228,7 @@ class AutoController:
             reaching = [curve[depth - 1] for curve in curves if len(curve) >= depth]
             tokens += sum(reaching)
             nodes += len(reaching)
-            milliseconds = self._pass_ms(batch, nodes, load) + self.host_ms + depth * self.draft_ms_per_level
+            milliseconds = self._pass_ms(batch, nodes, load) + self.host_ms + self.drafting(depth)
             if tokens / milliseconds > best_rate:
                 best, best_rate = depth, tokens / milliseconds
         return best
