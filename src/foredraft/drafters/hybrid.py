@@ -42,7 +42,7 @@ CHEAP = 0.03
 """A drafter that takes less than this share of a token's time is always asked."""
 MARGIN = 1.5
 """By how much a drafter must save more time than it takes: its nodes make the pass longer, too."""
-HEAD_TREE = {"depth": 4, "top_k": 4, "nodes": 16}
+HEAD_TREE = {"depth": 4, "top_k": 4, "nodes": 15}
 WEIGHT = 0.1
 """Of the latest observation in a running average."""
 
