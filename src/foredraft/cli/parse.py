@@ -13,7 +13,7 @@ from foredraft.types import SamplingParams
 
 __all__ = ["DEFAULT_SPECULATION", "byte_count", "chosen_sampling", "logit_bias", "speculative_config", "text_file"]
 
-DEFAULT_SPECULATION = {"method": "suffix"}
+DEFAULT_SPECULATION = {"method": "auto"}
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 CONFIG_EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 8}'
 BIAS_EXAMPLE = '{"42": -100}'
