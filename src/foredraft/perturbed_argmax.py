@@ -14,11 +14,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from foredraft.noise import GUMBEL_MAX
+from foredraft.target.kernels.hash_noise import hash_bits, noise_of
 
 __all__ = ["perturbed_argmax"]
 
 BLOCK = 512
-_FIRST, _SECOND = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 _HIGHEST = GUMBEL_MAX + 1e-9  # a hair above, so that rounding never skips a winner
 
 
@@ -26,21 +26,6 @@ def perturbed_argmax(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> N
     """scores [n, V] float32 or float64, keys [n] from `noise.row_key` -> [n] token ids."""
     picks: NDArray[np.int64] = _all_rows(scores, keys)
     return picks
-
-
-@njit(cache=True, nogil=True)
-def _bits(token: np.uint32, low: np.uint32, high: np.uint32) -> np.uint32:
-    x = np.uint32(token ^ low)
-    x = np.uint32((x ^ (x >> np.uint32(16))) * _FIRST)
-    x = np.uint32((x ^ (x >> np.uint32(15))) + high)
-    x = np.uint32((x ^ (x >> np.uint32(16))) * _SECOND)
-    x = np.uint32((x ^ (x >> np.uint32(15))) * _FIRST)
-    return np.uint32(x ^ (x >> np.uint32(16)))
-
-
-@njit(cache=True, nogil=True)
-def _noise(bits: np.uint32) -> float:
-    return -math.log(-math.log((np.float64(bits) + 0.5) * 2.0**-32))
 
 
 @njit(cache=True, nogil=True)
@@ -79,16 +64,16 @@ def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[
             count = min(size, first + BLOCK) - first
             highest = np.uint32(0)
             for index in range(count):
-                hash_bits = _bits(np.uint32(first + index), low, high)
-                hashes[index] = hash_bits
-                highest = hash_bits if hash_bits > highest else highest
+                uniform = hash_bits(np.uint32(first + index), low, high)
+                hashes[index] = uniform
+                highest = uniform if uniform > highest else highest
             needed = _needed_bits(best - top)
             if np.float64(highest) < needed:
                 continue
             for index in range(count):
                 if np.float64(hashes[index]) < needed:
                     continue
-                total = np.float64(values[first + index]) + _noise(hashes[index])
+                total = np.float64(values[first + index]) + noise_of(hashes[index])
                 token = first + index
                 if total > best or (total == best and token < winner):
                     best = total

@@ -19,6 +19,7 @@ from foredraft.types import SamplingParams
 CHAIN: dict[str, Any] = {"num_speculative_tokens": 6}
 TREE: dict[str, Any] = {"tree": {"depth": 5, "top_k": 4, "nodes": 20}}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
+SAMPLED = SamplingParams(temperature=0.7, max_tokens=24, seed=3)
 PROMPTS = ([3, 14, 15, 9], [2, 7, 1, 8, 2, 8, 1, 8], [5] * 40)
 
 
@@ -42,20 +43,25 @@ def drafts(weight_format: WeightFormat, params: SamplingParams, **config: Any) -
 
 
 @pytest.mark.parametrize("weight_format", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("least", [0.0, 0.0004])
 @pytest.mark.parametrize("config", [CHAIN, TREE], ids=["chain", "tree"])
 def test_the_same_trees(
-    config: dict[str, Any], least: float, weight_format: WeightFormat, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, Any],
+    least: float,
+    params: SamplingParams,
+    weight_format: WeightFormat,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not lean_decoder(weight_format).own_threads:
         pytest.skip("the kernels don't serve this processor; drafts grow level by level")
     calls = []
     grow = KernelPass.grow
     monkeypatch.setattr(KernelPass, "grow", lambda *args: calls.append(1) or grow(*args))
-    at_once = drafts(weight_format, GREEDY, draft_min_token_prob=least, **config)
+    at_once = drafts(weight_format, params, draft_min_token_prob=least, **config)
     assert calls
     monkeypatch.setattr(KernelPass, "grow", lambda *_: None)
-    by_level = drafts(weight_format, GREEDY, draft_min_token_prob=least, **config)
+    by_level = drafts(weight_format, params, draft_min_token_prob=least, **config)
     assert len(at_once) == len(by_level)
     assert max(tree.width for tree in at_once) > 1
     for one, other in zip(at_once, by_level, strict=True):
@@ -68,11 +74,11 @@ def test_the_same_trees(
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(temperature=1.0, max_tokens=8, seed=1),
+        SamplingParams(temperature=1.0, max_tokens=8, seed=1, top_p=0.9),
         SamplingParams(temperature=0.0, max_tokens=8, repetition_penalty=1.2),
         SamplingParams(temperature=0.0, max_tokens=8, logit_bias={5: 3.0}),
     ],
-    ids=["noise", "penalty", "bias"],
+    ids=["filter", "penalty", "bias"],
 )
 def test_what_more_than_the_head_decides_goes_level_by_level(
     params: SamplingParams, monkeypatch: pytest.MonkeyPatch

@@ -26,11 +26,12 @@ from foredraft.drafters.guesses import (
     CALIBRATION_PRIOR,
     CENTRES,
     EDGES,
-    KINDS,
     Ranking,
     calibrated,
     guess,
     is_edited,
+    is_filtered,
+    noise_keys,
 )
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.open_head import HeadOnTarget, Swap, open_eagle_head
@@ -173,7 +174,7 @@ class EagleDrafter(BaseDrafter):
     def _grow_at_once(self, growths: list[Growth], states: Tensor) -> bool:
         """All levels in one call of compiled code, if there is such and if nothing but the head decides what comes."""
         sequences = [growth.sequence for growth in growths]
-        if any(is_edited(sequence) or not sequence.params.greedy for sequence in sequences):
+        if any(is_edited(sequence) or is_filtered(sequence) for sequence in sequences):
             return False
         shape, draft_ids = self._shape, self._opened.head.draft_ids
         slots, stable = self._cache.room_behind(sequences, shape.depth * shape.top_k)
@@ -185,7 +186,9 @@ class EagleDrafter(BaseDrafter):
             draft_ids=None if draft_ids is None else draft_ids.cpu().numpy(),
             edges=EDGES,
             centres=CENTRES,
-            rates=self._proposals.rates[:KINDS],
+            rates=self._proposals.rates,
+            heats=np.array([0.0 if seq.params.greedy else seq.params.temperature for seq in sequences]),
+            keys=np.array([noise_keys(sequence, shape.depth) for sequence in sequences]),
             slots=np.array(slots),
             stable=np.array(stable),
             positions=np.array([len(sequence.tokens) - 2 for sequence in sequences]),

@@ -16,11 +16,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foredraft.noise import gumbel
+from foredraft.noise import gumbel, row_key
 from foredraft.sampling import Rows, process
 from foredraft.types import Sequence
 
-__all__ = ["CALIBRATION_PRIOR", "CENTRES", "EDGES", "KINDS", "Guesses", "Ranking", "calibrated", "guess", "is_edited"]
+__all__ = [
+    "CALIBRATION_PRIOR",
+    "CENTRES",
+    "EDGES",
+    "Guesses",
+    "Ranking",
+    "calibrated",
+    "guess",
+    "is_edited",
+    "is_filtered",
+    "noise_keys",
+]
 
 CONSIDERED = 48
 """Tokens whose noise is looked up for each row, besides the winner under noise."""
@@ -76,6 +87,20 @@ def is_edited(sequence: Sequence) -> bool:
     params = sequence.params
     early = sequence.output_length < params.min_tokens
     return bool(params.logit_bias or params.penalised or early or sequence.constraint is not None)
+
+
+def is_filtered(sequence: Sequence) -> bool:
+    """Whether sampling excludes tokens by their probability."""
+    params = sequence.params
+    return not params.greedy and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
+
+
+def noise_keys(sequence: Sequence, depth: int) -> list[int]:
+    """The keys of the noise at the root of a draft and below, by level; zeros without noise."""
+    if sequence.params.greedy:
+        return [0] * depth
+    length = len(sequence.tokens)
+    return [row_key(sequence.seed, sequence.choice, length + level) for level in range(depth)]
 
 
 def calibrated(

@@ -50,6 +50,8 @@ class AutoController:
     objective: Objective = GOODPUT
     decision: Decision | None = None
     host_ms: float = 0.5
+    drafts_host_ms: float = 0.0
+    """Of a plain step, and what verifying drafts adds to it: more rows to pick from, a tree to walk."""
     drafting: DraftingTime = field(default_factory=DraftingTime)
     _asking: Asking = field(init=False)
     _records: dict[int, Acceptance] = field(default_factory=dict)
@@ -118,7 +120,11 @@ class AutoController:
             return
         milliseconds = report.verify_seconds * 1e3
         self.costs.observe(report.rows, report.cached_tokens, report.batch, milliseconds)
-        self.host_ms += 0.05 * (min(report.host_seconds * 1e3, 10 * self.host_ms) - self.host_ms)
+        host = min(report.host_seconds * 1e3, 10 * self.host_ms)
+        if any(report.drafted):
+            self.drafts_host_ms += 0.05 * (max(0.0, host - self.host_ms) - self.drafts_host_ms)
+        else:
+            self.host_ms += 0.05 * (host - self.host_ms)
         depths = tree.depths.max(dim=1).values.tolist() if tree.width else [0] * report.batch
         if self._levels and all(sequence_id in self._records for sequence_id in report.sequence_ids):
             self.drafting.observe(self._levels, report.draft_seconds * 1e3)  # a first draft reads a whole prompt
@@ -141,7 +147,7 @@ class AutoController:
         self._asking.forget(sequence.id)
 
     def _saved_ms(self, report: StepReport) -> dict[int, float]:
-        """The time of the tokens that were accepted, less what the drafts added to the pass."""
+        """The time of the tokens that were accepted, less what the drafts added to the step."""
         if self.decision is None:
             return dict.fromkeys(report.sequence_ids, 0.0)
         token_ms = self.decision.plain_milliseconds / report.batch
@@ -178,7 +184,7 @@ class AutoController:
         batch = len(rows)
 
         def step_ms(nodes: int) -> float:
-            return self._pass_ms(batch, nodes, load) + self.host_ms
+            return self._pass_ms(batch, nodes, load) + self.host_ms + (self.drafts_host_ms if nodes else 0.0)
 
         chosen = best_nodes(rows, step_ms, self.objective)
         plain_ms = step_ms(0)
@@ -197,7 +203,7 @@ class AutoController:
             plain_ms,
             reason,
             drafted,
-            chosen.milliseconds - self.host_ms,
+            self._pass_ms(batch, chosen.nodes, load),
         )
         return chosen.kept, chosen.nodes
 
@@ -228,7 +234,7 @@ class AutoController:
             reaching = [curve[depth - 1] for curve in curves if len(curve) >= depth]
             tokens += sum(reaching)
             nodes += len(reaching)
-            milliseconds = self._pass_ms(batch, nodes, load) + self.host_ms + self.drafting(depth)
+            milliseconds = self._pass_ms(batch, nodes, load) + self.host_ms + self.drafts_host_ms + self.drafting(depth)
             if tokens / milliseconds > best_rate:
                 best, best_rate = depth, tokens / milliseconds
         return best

@@ -85,7 +85,9 @@ class Growing(NamedTuple):
     ends                        int64 [E], tokens after which nothing is drafted
     draft_ids                   int64 [Vd], the target's ids of the head's; None: the same
     edges, centres, rates       float64: between kinds of guesses by their share, where their rates hold, and how often
-                                guesses of a kind come true
+                                guesses of a kind come true, without noise and then with
+    heats, keys                 float64 [B] temperatures, 0 for a request without noise; int64 [B, depth], the keys of
+                                its noise by level
     slots, stable, positions    int64 [B]: of the cache, entries that all nodes see, and where the state was computed
     budgets, heeds              int64 [B]: nodes that will be chosen, and whether `ends` count
     """
@@ -98,6 +100,8 @@ class Growing(NamedTuple):
     edges: numpy.ndarray
     centres: numpy.ndarray
     rates: numpy.ndarray
+    heats: numpy.ndarray
+    keys: numpy.ndarray
     slots: numpy.ndarray
     stable: numpy.ndarray
     positions: numpy.ndarray

@@ -7,9 +7,10 @@ from __future__ import annotations
 import numpy as np
 from numba import float32, njit
 
+from foredraft.target.kernels.hash_noise import hash_bits, noise_of
 from foredraft.target.kernels.rows import exponential
 
-__all__ = ["best_shares"]
+__all__ = ["best_noisy_shares", "best_shares"]
 
 
 @njit
@@ -24,6 +25,30 @@ def best_shares(scores, tokens, shares):
     total = sum_of_shares(scores, top)
     for place in range(len(shares)):
         shares[place] = exponential(shares[place] - top) / total
+
+
+@njit
+def best_noisy_shares(scores, heat, ids, low, high, candidates, values, tokens, shares):
+    """The same under the noise of a key, among the `candidates` likeliest alone: indices and shares of softmax(scores /
+    heat + noise). `ids` are the target's ids of the scores, empty if they are the same."""
+    best(scores, candidates, values)
+    top = -np.inf
+    for place in range(len(candidates)):
+        token = candidates[place]
+        named = ids[token] if len(ids) else token
+        noise = noise_of(hash_bits(np.uint32(named), low, high))
+        values[place] = float32(np.float64(values[place] / heat) + noise)
+        top = max(top, values[place])
+    total = float32(0.0)
+    for place in range(len(candidates)):
+        total += exponential(values[place] - top)
+    for place in range(len(tokens)):
+        chosen = 0
+        for other in range(1, len(candidates)):
+            if values[other] > values[chosen]:
+                chosen = other
+        tokens[place], shares[place] = candidates[chosen], exponential(values[chosen] - top) / total
+        values[chosen] = -np.inf
 
 
 @njit

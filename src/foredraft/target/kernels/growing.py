@@ -9,10 +9,10 @@ many better ones exist that their children would come too late.
 # numba compiles this file; its types are not Python's.
 from __future__ import annotations
 
-from numba import carray, int64, njit
+from numba import carray, float32, int64, njit, uint32
 
 from foredraft.target.kernels import layout as at
-from foredraft.target.kernels.best import best_shares
+from foredraft.target.kernels.best import best_noisy_shares, best_shares
 from foredraft.target.kernels.memory import doubles_at, floats_at, longs_at
 from foredraft.target.kernels.rows import copy_row
 
@@ -26,7 +26,19 @@ def guess_row(plan, row):
     count, size = growth[at.TOP_K], plan[at.VOCABULARY]
     scores = carray(floats_at(plan[at.LOGITS] + 4 * row * size), (size,))
     tokens = carray(longs_at(growth[at.GUESSES] + 8 * row * count), (count,))
-    best_shares(scores, tokens, carray(floats_at(growth[at.SHARES] + 4 * row * count), (count,)))
+    shares = carray(floats_at(growth[at.SHARES] + 4 * row * count), (count,))
+    tree = row_list(growth, at.ROW_TREES, plan[at.LEVEL])[row]
+    heat = heat_of(growth, tree)
+    if heat == 0.0:
+        best_shares(scores, tokens, shares)
+        return
+    levels, most = growth[at.NOISE_LEVELS], growth[at.CONSIDERED]
+    key = carray(longs_at(growth[at.KEYS_OF_NOISE]), (growth[at.TREES], levels))[tree, plan[at.LEVEL]]
+    ids = carray(longs_at(growth[at.DRAFT_IDS]), (size if growth[at.DRAFT_IDS] else 0,))
+    candidates = carray(longs_at(growth[at.CANDIDATES] + 8 * row * most), (most,))
+    values = carray(floats_at(growth[at.CANDIDATE_SCORES] + 4 * row * most), (most,))
+    low, high = uint32(key & 0xFFFFFFFF), uint32((key >> 32) & 0xFFFFFFFF)
+    best_noisy_shares(scores, float32(heat), ids, low, high, candidates, values, tokens, shares)
 
 
 @njit
@@ -61,10 +73,11 @@ def sprout(growth, level, tree, row):
     guesses = carray(longs_at(growth[at.GUESSES] + 8 * row * count), (count,))
     shares = carray(floats_at(growth[at.SHARES] + 4 * row * count), (count,))
     least = carray(doubles_at(growth[at.LEAST]), (1,))[0]
+    first_kind = kinds if heat_of(growth, tree) > 0.0 else int64(0)
     edges, centres, rates = (
         carray(doubles_at(growth[at.EDGES]), (kinds - 1,)),
         carray(doubles_at(growth[at.CENTRES]), (kinds,)),
-        carray(doubles_at(growth[at.RATES]), (kinds,)),
+        carray(doubles_at(growth[at.RATES] + 8 * first_kind), (kinds,)),
     )
     parent = row_list(growth, at.ROW_NODES, level)[row]
     above = scores[parent] if parent >= 0 else 1.0
@@ -83,7 +96,7 @@ def sprout(growth, level, tree, row):
         kind = int64(0)
         while kind < kinds - 1 and edges[kind] < share:
             kind += 1
-        tokens[node], parents[node], node_kinds[node], readers[node] = guess, parent, kind, row
+        tokens[node], parents[node], node_kinds[node], readers[node] = guess, parent, first_kind + kind, row
         scores[node] = score
 
 
@@ -193,6 +206,11 @@ def is_end(growth, tree, token):
     for end in carray(longs_at(growth[at.ENDS]), (growth[at.END_COUNT],)):
         found |= end == token
     return found
+
+
+@njit
+def heat_of(growth, tree):
+    return carray(doubles_at(growth[at.HEATS]), (growth[at.TREES],))[tree]
 
 
 @njit

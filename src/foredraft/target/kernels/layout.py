@@ -78,12 +78,13 @@ KEY_BLOCK = 64
     JOIN,  # packed, makes a feature of each pair first; 0: none
     JOIN_SCALE,
     JOIN_BIAS,
+    LEVEL,  # GROW only: its number
     LEVELS,  # GROW only: int64 [LEVEL_COUNT, PLAN_FIELDS], a plan for each level of the drafts
     LEVEL_COUNT,
     GROWTH,  # GROW only: a table of the fields below
     VERSION,  # of the code that laid out the plan
     PLAN_FIELDS,
-) = range(62)
+) = range(63)
 
 EPSILON, SCORE_SCALE, EMBEDDING_FACTOR, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_FIELDS = range(6)
 
@@ -126,7 +127,7 @@ EPSILON, SCORE_SCALE, EMBEDDING_FACTOR, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_F
     KINDS,  # of guesses, by confidence
     EDGES,  # float64 [KINDS - 1], between them
     CENTRES,  # float64 [KINDS], where the rates hold; between centres they are interpolated
-    RATES,  # float64 [KINDS], how often such a guess comes true
+    RATES,  # float64 [2 KINDS], how often such a guess comes true, without noise and with
     BUDGETS,  # int64 [B], nodes that will be chosen
     SLOTS,  # int64 [B], of the head's cache
     STABLE,  # int64 [B], entries that all nodes see
@@ -142,7 +143,13 @@ EPSILON, SCORE_SCALE, EMBEDDING_FACTOR, RESIDUAL_SCALE, LOGITS_SCALE, CONSTANT_F
     ROW_TREES,  # int64 [2, rows], the draft of each row, of this level and the next in turn
     ROW_NODES,  # int64 [2, rows], the node that it reads
     ROW_ROOM,  # rows
+    HEATS,  # float64 [B], temperatures; 0: no noise
+    KEYS_OF_NOISE,  # int64 [B, LEVEL_COUNT]
+    NOISE_LEVELS,  # LEVEL_COUNT
+    CONSIDERED,  # tokens of a row whose noise is looked up
+    CANDIDATES,  # int64 [rows, CONSIDERED]
+    CANDIDATE_SCORES,  # float32 [rows, CONSIDERED]
     GUESSES,  # int64 [rows, TOP_K], indices into the head's vocabulary
     SHARES,  # float32 [rows, TOP_K]
     GROWTH_FIELDS,
-) = range(32)
+) = range(38)

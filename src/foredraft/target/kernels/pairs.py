@@ -121,7 +121,7 @@ class CompiledPairs:
         plan, buffers = self._plan, self._buffers
         if not plan[at.HEAD]:
             return None
-        tables = GrowthTables(growing, *buffers.unit_limits())
+        tables = GrowthTables(growing, int(plan[at.VOCABULARY]), *buffers.unit_limits())
         rows, depth = tables.rows, growing.depth
         longest = int(growing.stable.max()) + depth * growing.top_k
         buffers.reserve(plan, rows, longest, depth, int(growing.positions.max()) + depth + 1)
@@ -134,7 +134,7 @@ class CompiledPairs:
         plan[at.TOKENS], plan[at.POSITIONS] = tables.tokens.ctypes.data, tables.positions.ctypes.data
         plan[at.LOGITS], plan[at.GROWTH] = self._level_logits.data_ptr(), tables.record.ctypes.data
         levels = numpy.repeat(plan[numpy.newaxis], depth, axis=0)
-        levels[0, at.ROWS] = len(states)
+        levels[0, at.ROWS], levels[:, at.LEVEL] = len(states), numpy.arange(depth)
         levels[0::2, at.RESIDUAL] = self._level_states[0].data_ptr()
         levels[1::2, at.RESIDUAL] = self._level_states[1].data_ptr()
         run_levels(self._crew, plan, levels, tables, self._constants, self._layers)
