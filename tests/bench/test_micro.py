@@ -141,6 +141,6 @@ def test_peak_memory_is_reset() -> None:
 
 @pytest.mark.slow
 def test_the_default_model_is_not_downloaded_to_time_its_start(default_model: Path) -> None:
-    cells = measure_startup(EngineArgs("smollm2-135m"), MicroPlan(kinds=["load", "memory"]))
+    cells = measure_startup(EngineArgs(model="smollm2-135m"), MicroPlan(kinds=["load", "memory"]))
     assert [cell.kind for cell in cells] == ["load", "load", "memory"]
     assert default_model.is_file()

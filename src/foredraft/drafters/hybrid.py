@@ -36,8 +36,9 @@ MOST_DRAFTERS = 6
 DEPTHS = 16
 FIRST_TRIES = 4
 """Calls before a drafter's time and usefulness count as known."""
-PROBE = 32
-"""A drafter that isn't worth asking is asked this often all the same, to see whether that is still so."""
+PROBE, LONGEST_PROBE = 32, 512
+"""A drafter that isn't worth asking is asked after so many steps all the same, to see whether that is still so. As long
+as it is, each try waits twice as long as the last, since a head may read a whole prompt for it."""
 CHEAP = 0.03
 """A drafter that takes less than this share of a token's time is always asked."""
 MARGIN = 1.5
@@ -95,8 +96,8 @@ class HybridDrafter(BaseDrafter):
         expected = [0.0] * len(batch)
         for member in self._members:
             asked = [
-                nodes if member.is_worth_asking(tokens, self._seconds_per_token) else 0
-                for nodes, tokens in zip(budget, expected, strict=True)
+                nodes if member.is_worth_asking(sequence.params.greedy, tokens, self._seconds_per_token) else 0
+                for sequence, nodes, tokens in zip(batch, budget, expected, strict=True)
             ]
             member.rests = any(budget) and not any(asked)
             for row, draft in enumerate(member.propose(batch, asked)):
@@ -146,23 +147,29 @@ class _Member:
         self.drafter = drafter
         self.proposals = Proposals(HitRates([0.5] * DEPTHS))
         self.seconds = float("inf")
-        self.usual = 0.0
+        self.usual = {True: 0.0, False: 0.0}
+        """Accepted tokens of a draft, for greedy requests and for sampled ones, which are two different trades."""
         self.rests = False
         self._commit_seconds = 0.0
-        self._tries = 0
+        self._tries = {True: 0, False: 0}
         self._passed_over = 0
+        self._patience = PROBE
 
-    def is_worth_asking(self, expected: float, seconds_per_token: float) -> bool:
+    def is_worth_asking(self, greedy: bool, expected: float, seconds_per_token: float) -> bool:
         """Whether its usual draft, compared with `expected` accepted tokens without it, saves more time than it
         takes.
         """
         cost = self.seconds + self._commit_seconds
-        if self._tries < FIRST_TRIES or cost < CHEAP * seconds_per_token:
+        if self._tries[greedy] < FIRST_TRIES or cost < CHEAP * seconds_per_token:
             return True
-        if (self.usual - expected) * seconds_per_token > MARGIN * cost:
+        if (self.usual[greedy] - expected) * seconds_per_token > MARGIN * cost:
+            self._patience = PROBE
             return True
         self._passed_over += 1
-        return self._passed_over % PROBE == 0
+        if self._passed_over < self._patience:
+            return False
+        self._passed_over, self._patience = 0, min(2 * self._patience, LONGEST_PROBE)
+        return True
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> list[Draft]:
         began = time.perf_counter()
@@ -170,9 +177,10 @@ class _Member:
         asked = sum(nodes > 0 for nodes in budget)
         if asked:
             seconds = (time.perf_counter() - began) / asked
-            known = self._tries >= FIRST_TRIES  # the first calls may have read a prompt
+            known = sum(self._tries.values()) >= FIRST_TRIES  # the first calls may have read a prompt
             self.seconds = _average(self.seconds, seconds) if known else min(self.seconds, seconds)
-            self._tries += 1
+            for greedy in {seq.params.greedy for seq, nodes in zip(batch, budget, strict=True) if nodes}:
+                self._tries[greedy] += 1
         return [
             self.proposals.note(sequence, draft, _depths(draft)) if nodes else draft
             for sequence, draft, nodes in zip(batch, self._drafts(tree, budget), budget, strict=True)
@@ -183,7 +191,8 @@ class _Member:
         for sequence in batch:
             came_true = self.proposals.judge(sequence)
             if came_true is not None:
-                self.usual = _average(self.usual, came_true)
+                greedy = sequence.params.greedy
+                self.usual[greedy] = _average(self.usual[greedy], came_true)
         began = time.perf_counter()
         self.drafter.commit(batch, verdict, features)
         if batch and not self.rests:
