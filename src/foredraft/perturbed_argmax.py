@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from foredraft.hash_noise import hash_bits, noise_of
 from foredraft.noise import GUMBEL_MAX
-from foredraft.target.kernels.hash_noise import hash_bits, noise_of
 
 __all__ = ["perturbed_argmax"]
 

@@ -61,7 +61,7 @@ def test_json_is_a_benchmark_result(cli: Cli, roomy: Path) -> None:
     assert [cell["workload"] for cell in result["cells"]] == [prompt.workload for prompt in DEMO_PROMPTS]
     for cell in result["cells"]:
         assert set(cell) >= CELL_KEYS
-        assert (cell["method"], cell["concurrency"], cell["temperature"]) == ("suffix", 1, 0.5)
+        assert (cell["method"], cell["concurrency"], cell["temperature"]) == ("auto", 1, 0.5)
         assert cell["identical"] is True
         assert cell["total_output_tokens"] == 24
         assert cell["speedup"] == pytest.approx(cell["output_throughput"] / cell["plain_throughput"])

@@ -188,11 +188,14 @@ class _Member:
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         """Learn from the tokens that came."""
-        for sequence in batch:
+        for sequence, length in zip(batch, verdict.lengths.tolist(), strict=True):
             came_true = self.proposals.judge(sequence)
             if came_true is not None:
-                greedy = sequence.params.greedy
-                self.usual[greedy] = _average(self.usual[greedy], came_true)
+                greedy, gained = (
+                    sequence.params.greedy,
+                    min(came_true, length - 1),
+                )  # what wasn't verified gained nothing
+                self.usual[greedy] = _average(self.usual[greedy], gained)
         began = time.perf_counter()
         self.drafter.commit(batch, verdict, features)
         if batch and not self.rests:

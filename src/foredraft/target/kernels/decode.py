@@ -15,6 +15,7 @@ from typing import Any
 
 from numba import carray, float32, int64, njit, void
 
+from foredraft import hash_noise
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.growing import guess_row, next_level
 from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, begin_matrix, end_matrix
@@ -212,8 +213,8 @@ def _entry(version: int) -> Callable[[int, Any, Any, Any], None]:
 
 
 def _version() -> int:
-    """A number that changes with any line of this package, and with what this process may use."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    """A number that changes with any line that is compiled here, and with what this process may use."""
+    sources = [*sorted(Path(__file__).parent.glob("*.py")), Path(hash_noise.__file__)]
     code = b"".join(source.read_bytes() for source in sources) + bytes([HAS_MATRIX_UNIT])
     return int.from_bytes(sha256(code).digest()[:7], "big")
 
