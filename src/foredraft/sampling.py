@@ -23,7 +23,7 @@ from foredraft.noise import gumbel, row_key
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 
-__all__ = ["Rows", "children", "pick", "process", "raw_logprobs", "rows_of"]
+__all__ = ["Rows", "children", "is_edited", "is_filtered", "pick", "process", "raw_logprobs", "rows_of"]
 
 SMALL_VOCABULARY = 4096
 NEAR_BEST = 12.0
@@ -106,7 +106,7 @@ def process(logits: Tensor, rows: Rows) -> Tensor:
     """Apply the request's processors: [n, V] -> [n, V] float32 (float64 stays), -inf for excluded tokens."""
     params = rows.sequence.params
     scores = logits if logits.dtype == torch.float64 else logits.float()
-    if _edited(rows.sequence):
+    if is_edited(rows.sequence):
         scores = scores.clone()
         _constrain(scores, rows)
         _forbid_early_stop(scores, rows)
@@ -148,10 +148,10 @@ def _adjacent(rows: Collection[Rows]) -> list[list[Rows]]:
 
 
 def _unprocessed(sequence: Sequence) -> bool:
-    return sequence.params.greedy and not _edited(sequence)
+    return sequence.params.greedy and not is_edited(sequence)
 
 
-def _edited(sequence: Sequence) -> bool:
+def is_edited(sequence: Sequence) -> bool:
     """Whether single tokens' logits are changed, which even greedy decoding must do."""
     params = sequence.params
     return bool(
@@ -160,6 +160,12 @@ def _edited(sequence: Sequence) -> bool:
         or sequence.constraint is not None
         or sequence.output_length < params.min_tokens
     )
+
+
+def is_filtered(sequence: Sequence) -> bool:
+    """Whether sampling excludes tokens by their probability."""
+    params = sequence.params
+    return not params.greedy and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
 
 
 def _constrain(scores: Tensor, rows: Rows) -> None:

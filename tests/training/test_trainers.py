@@ -47,11 +47,17 @@ def trained(name: str, target: TrainingTarget, answers: Path, folder: Path) -> t
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_it_learns_and_drafts(
-    name: str, training_target: TrainingTarget, answers: Path, tiny_checkpoint: Path, tmp_path: Path
+    name: str,
+    training_target: TrainingTarget,
+    answers: Path,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("foredraft.training.eagle_task.SINGLE", 0.0)  # so that first and last losses are of one kind
     done, known, losses = trained(name, training_target, answers, tmp_path)
     first, *_, last = done.history
-    assert sum(losses[-5:]) < 0.95 * sum(losses[:5])  # the target's own uncertainty is part of it
+    assert sum(losses[-5:]) < 0.93 * sum(losses[:5])  # the target's own uncertainty is part of it
     gained = last["acceptance_length"] - first["acceptance_length"]
     assert gained > 0.1 or (gained >= 0 and first["acceptance_length"] > 3)
     assert done.acceptance.length == pytest.approx(last["acceptance_length"], abs=1e-3)

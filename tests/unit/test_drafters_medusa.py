@@ -95,6 +95,10 @@ def test_accuracies_are_learnt_from_what_came() -> None:
         assert after[head, sure[head]] > 0.9
         assert after[head, unsure[head]] < before[head, unsure[head]]
         assert unsure[head] < sure[head]
+    sure_of_all = Guesses(torch.arange(9).view(3, 3), torch.tensor([[0.99, 0.005, 0.005]]).expand(3, 3))
+    draft = drafter._draft(sequence_of([1, 2, 3]), sure_of_all, 12)
+    assert draft.parents[:3] == [-1, 0, 1]
+    assert draft.tokens[:3] == [0, 3, 6]
 
 
 @pytest.mark.parametrize("reduced", [False, True])

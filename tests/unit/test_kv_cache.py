@@ -151,15 +151,6 @@ def test_a_prefix_is_shared_only_under_the_same_salt() -> None:
     assert cache.claim([1, 2, 5], "tenant") == (other, 2)
 
 
-def test_a_cache_that_reuses_nothing_computes_every_prompt() -> None:
-    cache = cache_of()
-    cache.release(fill(cache, [1, 2, 3, 4]))
-    cache.reuse = False
-    claimed = cache.claim([1, 2, 3, 9])
-    assert claimed is not None
-    assert claimed[1] == 0
-
-
 def test_without_a_free_slot_there_is_nothing_to_claim() -> None:
     cache = cache_of(1)
     fill(cache, [1, 2])

@@ -29,8 +29,6 @@ from foredraft.drafters.guesses import (
     Ranking,
     calibrated,
     guess,
-    is_edited,
-    is_filtered,
     noise_keys,
 )
 from foredraft.drafters.hit_rates import HitRates
@@ -39,7 +37,7 @@ from foredraft.drafters.proposals import Draft, Proposals, tree_of
 from foredraft.drafters.tree_shape import TreeShape, shape_of
 from foredraft.errors import ConfigError
 from foredraft.heads.eagle import EagleHead
-from foredraft.sampling import Rows
+from foredraft.sampling import Rows, is_edited, is_filtered
 from foredraft.target.pair_layer import Growing
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
@@ -136,8 +134,8 @@ class EagleDrafter(BaseDrafter):
                 limit = min(nodes, self._shape.nodes, self.num_speculative_tokens or nodes)
                 growths[sequence.id] = Growth(sequence, self._shape, limit, self._least, ends)
                 states.append(state)
-        if growths and not self._grow_at_once(list(growths.values()), torch.stack(states)):
-            self._sprout(list(growths.values()), torch.stack(states))
+        if growths:
+            self._begin(list(growths.values()), torch.stack(states))
         while growing := [growth for growth in growths.values() if growth.frontier]:
             self._sprout(growing, self._read(growing))
         return tree_of([self._draft(sequence, growths.get(sequence.id)) for sequence in batch])
@@ -171,6 +169,11 @@ class EagleDrafter(BaseDrafter):
             logger.warning("The head %s has %d positions; longer texts are decoded plainly.", self._opened.name, most)
         return False
 
+    def _begin(self, growths: list[Growth], states: Tensor) -> None:
+        """Grow the drafts whole where that can be done, and else their first level."""
+        if not self._grow_at_once(growths, states):
+            self._sprout(growths, states)
+
     def _grow_at_once(self, growths: list[Growth], states: Tensor) -> bool:
         """All levels in one call of compiled code, if there is such and if nothing but the head decides what comes."""
         sequences = [growth.sequence for growth in growths]
@@ -196,9 +199,11 @@ class EagleDrafter(BaseDrafter):
             heeds=np.array([not sequence.params.ignore_eos for sequence in sequences]),
         )
         grown = self._passes.grow(states, growing, self._cache.kv)
-        for growth, nodes in zip(growths, grown or (), strict=False):
+        if grown is None:
+            return False
+        for growth, nodes in zip(growths, grown, strict=True):
             growth.tokens, growth.parents, growth.scores, growth.kinds = nodes
-        return grown is not None
+        return True
 
     def _read(self, growing: list[Growth]) -> Tensor:
         """One pass over the frontiers of all drafts: states [T, H]."""

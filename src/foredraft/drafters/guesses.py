@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foredraft.noise import gumbel, row_key
-from foredraft.sampling import Rows, process
+from foredraft.sampling import Rows, is_edited, process
 from foredraft.types import Sequence
 
 __all__ = [
@@ -28,8 +28,6 @@ __all__ = [
     "Ranking",
     "calibrated",
     "guess",
-    "is_edited",
-    "is_filtered",
     "noise_keys",
 ]
 
@@ -80,19 +78,6 @@ def guess(
         return _under_noise(scores, full, keys, count, draft_ids, ranking)
     tokens, shares = _best(scores, min(count, scores.shape[-1]))
     return Guesses(tokens if draft_ids is None else draft_ids[tokens], shares)
-
-
-def is_edited(sequence: Sequence) -> bool:
-    """Whether processors change the logits themselves, before any temperature."""
-    params = sequence.params
-    early = sequence.output_length < params.min_tokens
-    return bool(params.logit_bias or params.penalised or early or sequence.constraint is not None)
-
-
-def is_filtered(sequence: Sequence) -> bool:
-    """Whether sampling excludes tokens by their probability."""
-    params = sequence.params
-    return not params.greedy and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
 
 
 def noise_keys(sequence: Sequence, depth: int) -> list[int]:

@@ -126,7 +126,8 @@ class AutoController:
         else:
             self.host_ms += 0.05 * (host - self.host_ms)
         depths = tree.depths.max(dim=1).values.tolist() if tree.width else [0] * report.batch
-        if self._levels and all(sequence_id in self._records for sequence_id in report.sequence_ids):
+        drafted = [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]
+        if self._levels and all(sequence_id in self._records for sequence_id in drafted):
             self.drafting.observe(self._levels, report.draft_seconds * 1e3)  # a first draft reads a whole prompt
         promised = tree.scores.sum(dim=1).tolist() if tree.scores is not None else [None] * report.batch
         for sequence_id, depth, accepted, promise in zip(

@@ -61,8 +61,7 @@ class KVCache:
     """keys[layer], values[layer]: [slots, kv_heads, capacity, dim], contiguous.
 
     Both are views of `planes` [P, slots, kv_heads, capacity, dim], one tensor where all layers are alike (else one for
-    each buffer), so that moving accepted entries is a single indexed copy. With `reuse` off, every sequence starts
-    empty, so that its whole prompt is computed.
+    each buffer), so that moving accepted entries is a single indexed copy.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         self.shape = shape
-        self.reuse = True
         self.dtype = dtype
         self.device = torch.device(device)
         self.capacity = 0
@@ -121,9 +119,7 @@ class KVCache:
     def prefixes(self, tokens: Sequence[int], salt: str = "") -> list[int]:
         """For each slot, how many leading `tokens` it holds that a sequence with this `salt` may take over."""
         limit = len(tokens) - 1
-        return [
-            common_prefix(slot.tokens, tokens, limit) if self.reuse and slot.salt == salt else 0 for slot in self._slots
-        ]
+        return [common_prefix(slot.tokens, tokens, limit) if slot.salt == salt else 0 for slot in self._slots]
 
     def release(self, slot: int) -> None:
         """Give the slot back; its content stays until another sequence needs the room."""

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -131,7 +131,7 @@ class _Run:
         items = itertools.count() if plan.prompts is None else range(len(plan.prompts))
         self.items = (item for item in items if item not in written)
         self.recorder = Recorder(plan.taps) if plan.taps else None
-        llm.target.cache.reuse = not plan.taps  # states are kept of what is computed: of whole prompts, then
+        self.salts = map(str, itertools.count())
         self.engine = Engine(
             llm.target,
             self.recorder,
@@ -175,7 +175,9 @@ class _Run:
         except StopIteration as finished:
             self._write(finished.value)
             return
-        request = self.engine.add(ask.prompt, ask.params)
+        # States are kept of what is computed: of whole prompts, if no request takes over another's.
+        params = replace(ask.params, cache_salt=next(self.salts)) if self.recorder else ask.params
+        request = self.engine.add(ask.prompt, params)
         self.open[request.id] = item, conversation, request
 
     def _write(self, made: list[Made]) -> None:

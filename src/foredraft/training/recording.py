@@ -1,7 +1,7 @@
 """Keeps what the target computes while it writes training data, so that training need not compute it again.
 
 A drafter that never drafts: it only taps layers. Rows that were copied from another sequence's cache are not computed
-and hence missing, so the cache reuses none while states are kept.
+and hence missing, so requests share none while states are kept.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class CompiledPairs:
             self._level_logits = torch.empty((rows, int(plan[at.VOCABULARY])))
         self._level_states[0, : len(states)] = states
         self._layers[0, at.KEYS], self._layers[0, at.VALUES] = cache.keys[0].data_ptr(), cache.values[0].data_ptr()
-        plan[at.CAPACITY], plan[at.WORK] = cache.capacity, at.GROW
+        plan[at.CAPACITY] = cache.capacity
         plan[at.TOKENS], plan[at.POSITIONS] = tables.tokens.ctypes.data, tables.positions.ctypes.data
         plan[at.LOGITS], plan[at.GROWTH] = self._level_logits.data_ptr(), tables.record.ctypes.data
         levels = numpy.repeat(plan[numpy.newaxis], depth, axis=0)
