@@ -8,7 +8,7 @@ a dataclass whose fields are its configuration, the keys of `speculative_config`
 from __future__ import annotations
 
 from collections.abc import Sequence as Collection
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -61,6 +61,11 @@ class Drafter(Protocol):
     @property
     def wants(self) -> Wants: ...
 
+    @property
+    def frugal(self) -> bool:
+        """Whether it leaves out by itself what wouldn't save the time it takes, so that nobody else needs to."""
+        ...
+
     def bind(self, target: Target) -> None:
         """Once, before the first request: the target whose output is drafted. Raise LoadError if they don't fit
         together.
@@ -92,6 +97,8 @@ class Drafter(Protocol):
 
 class BaseDrafter:
     """No-ops for everything optional."""
+
+    frugal: ClassVar[bool] = False
 
     @property
     def wants(self) -> Wants:

@@ -10,30 +10,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from foredraft.drafters.averages import LowEstimate
+
 __all__ = ["Asking"]
 
 MEMORY = 0.9
 USUAL_MEMORY = 0.98
 TRUST = 2.0
 """What drafts are taken to save before anything is known, as a multiple of what they take."""
-FALLS, RISES = 0.3, 0.02
-"""Weights of the latest drafting time, if it is below or above what was known."""
 LONGEST_PAUSE = 16
 """Steps; a longer pause would save next to nothing and miss the beginning of what could be copied."""
 
 
 @dataclass
 class Asking:
-    """draft_ms is what drafting takes at least per sequence asked, since a drafter of several members leaves the dear
-    ones out by itself where they don't pay; `share` how much of a token's time may be spent on asking in
-    vain."""
+    """`share` is how much of a token's time may be spent on asking in vain.
+
+    Drafting time is what it takes at least per sequence asked, since a drafter of several members leaves the dear ones
+    out by itself where they don't pay.
+    """
 
     share: float
-    draft_ms: float = 0.0
+    _draft_ms: LowEstimate = field(default_factory=LowEstimate)
     _usual: float | None = None
     _saved: dict[int, float] = field(default_factory=dict)
     _waited: dict[int, int] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
+
+    @property
+    def draft_ms(self) -> float:
+        """Of a sequence."""
+        return self._draft_ms.value
 
     def choose(self, sequence_ids: list[int], token_ms: float) -> set[int]:
         """The sequences to ask this step; `token_ms` is what a token takes without drafts."""
@@ -44,9 +51,7 @@ class Asking:
     def observe(self, saved_ms: dict[int, float], draft_ms: float) -> None:
         """What the step's drafts saved for each sequence, and how long drafting took in all."""
         if self._asked:
-            per_sequence = draft_ms / len(self._asked)
-            weight = FALLS if per_sequence < self.draft_ms else RISES
-            self.draft_ms += weight * (per_sequence - self.draft_ms) if self.draft_ms else per_sequence
+            self._draft_ms.add(draft_ms / len(self._asked))
         for sequence_id in self._asked & saved_ms.keys():
             now, usual = saved_ms[sequence_id], self._usual_ms()
             before = self._saved.get(sequence_id, self._first_ms())

@@ -42,12 +42,15 @@ class AutoController:
     hysteresis  a change between plain and speculative decoding must promise this much more
     explore     share of the time that may go to drafts which are not expected to pay, to notice when they would
     objective   what is maximised
+    trims       whether drafts are cut short before they are made, for the time that making them takes; not if the
+                drafter sees to that itself
     """
 
     costs: PassCosts
     hysteresis: float = 0.02
     explore: float = 0.01
     objective: Objective = GOODPUT
+    trims: bool = True
     decision: Decision | None = None
     host_ms: float = 0.5
     drafts_host_ms: float = 0.0
@@ -82,7 +85,7 @@ class AutoController:
         self._explores = False
         self._withheld = None if any(limits) else Reason.RESTS if wanted else Reason.NOT_WANTED
         self._levels, self._limited = 0, False
-        if self._withheld or not self.drafting.deepest:
+        if self._withheld or not self.trims or not self.drafting.deepest:
             return limits
         curves = [self._record(sequence).survival(limit) for sequence, limit in zip(batch, limits, strict=True)]
         best = self._best_depth(curves, load)
@@ -127,7 +130,7 @@ class AutoController:
             self.host_ms += 0.05 * (host - self.host_ms)
         depths = tree.depths.max(dim=1).values.tolist() if tree.width else [0] * report.batch
         drafted = [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]
-        if self._levels and all(sequence_id in self._records for sequence_id in drafted):
+        if self.trims and self._levels and all(sequence_id in self._records for sequence_id in drafted):
             self.drafting.observe(self._levels, report.draft_seconds * 1e3)  # a first draft reads a whole prompt
         promised = tree.scores.sum(dim=1).tolist() if tree.scores is not None else [None] * report.batch
         for sequence_id, depth, accepted, promise in zip(

@@ -40,9 +40,9 @@ class SpeculationPlan(NamedTuple):
 
     def controller(self, target: Target) -> Controller:
         """Measures pass costs first if nobody has on this machine, model and format."""
-        if not self.measured:
+        if not self.measured or self.drafter is None:
             return FixedController(self.table)
-        return AutoController(open_costs(target), objective=self.objective)
+        return AutoController(open_costs(target), objective=self.objective, trims=not self.drafter.frugal)
 
 
 PLAIN = SpeculationPlan("off", None, 0, measured=False)

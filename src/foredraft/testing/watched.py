@@ -37,6 +37,10 @@ class Watched:
     def wants(self) -> Wants:
         return self.drafter.wants
 
+    @property
+    def frugal(self) -> bool:
+        return self.drafter.frugal
+
     def bind(self, target: Target) -> None:
         self._vocab_size = target.vocab_size
         with self._watch("bind", []):
