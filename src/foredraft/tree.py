@@ -96,9 +96,21 @@ class TokenTree:
         return mask
 
     @cached_property
+    def levels(self) -> list[list[int]]:
+        """For each row, the distance of its real nodes from the root, 1 for its children."""
+        rows = []
+        for parents, size in zip(self.parents.tolist(), self.sizes.tolist(), strict=True):
+            own: list[int] = []
+            for parent in parents[:size]:
+                own.append(own[parent] + 1 if parent >= 0 else 1)
+            rows.append(own)
+        return rows
+
+    @cached_property
     def depths(self) -> Tensor:
-        """[B, N] distance from the root, 1 for its children; 0 for padding."""
-        return self.ancestors.sum(dim=2)
+        """[B, N] the same as `levels`; 0 for padding."""
+        rows = [[*own, *[0] * (self.width - len(own))] for own in self.levels]
+        return torch.tensor(rows, dtype=torch.int64, device=self.tokens.device).view(self.batch, self.width)
 
     @cached_property
     def positions(self) -> Tensor:

@@ -29,7 +29,7 @@ __all__ = ["EagleCache", "Level"]
 
 MOST_ROWS = 512
 """Rows per pass when long texts are caught up with."""
-MOST_WAITING, FEW_WAITING = 256, 32
+MOST_WAITING, FEW_WAITING = 1024, 32
 """Features of one sequence that may wait; and that are read although it is over: more are waiting only where drafting
 doesn't pay, and reading a whole prompt for its successor would pay even less."""
 MISSING, NOBODYS = -1, -2

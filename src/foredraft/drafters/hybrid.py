@@ -127,6 +127,8 @@ def _drafters_for(target: Target) -> tuple[Drafter, ...]:
 
 def _part(features: Features, given: Wants, wanted: Wants) -> Features:
     """The features that one member asked for, in its own order; no candidates in a step that computed fewer."""
+    if wanted == given:
+        return features
     candidates = hidden = None
     if features.candidates is not None and 0 < wanted.candidates <= features.candidates.shape[-1]:
         candidates = features.candidates[..., : wanted.candidates]

@@ -106,10 +106,10 @@ class AutoController:
             return tree
         rows = self._probabilities(batch, tree)
         drafted = sum(map(len, rows))
-        depths = tree.depths.max(dim=1).values
-        self._levels = int(depths.max())
+        depths = [max(levels, default=0) for levels in tree.levels]
+        self._levels = max(depths)
         if not self._limited:
-            self._breadth += 0.1 * (drafted / int(depths.sum()) - self._breadth)
+            self._breadth += 0.1 * (drafted / sum(depths) - self._breadth)
         kept, count = self._choose(rows, drafted, load)
         if count == 0 and self._doubtful(batch, tree) and self._may_explore():
             count = self._explore(min(len(batch), drafted), load)
@@ -128,7 +128,7 @@ class AutoController:
             self.drafts_host_ms += 0.05 * (max(0.0, host - self.host_ms) - self.drafts_host_ms)
         else:
             self.host_ms += 0.05 * (host - self.host_ms)
-        depths = tree.depths.max(dim=1).values.tolist() if tree.width else [0] * report.batch
+        depths = [max(levels, default=0) for levels in tree.levels]
         drafted = [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]
         if self.trims and self._levels and all(sequence_id in self._records for sequence_id in drafted):
             self.drafting.observe(self._levels, report.draft_seconds * 1e3)  # a first draft reads a whole prompt
@@ -176,9 +176,9 @@ class AutoController:
                 for sequence, scores, size in zip(batch, tree.scores.tolist(), tree.sizes.tolist(), strict=True)
             ]
         rows = []
-        for sequence, depths, size in zip(batch, tree.depths.tolist(), tree.sizes.tolist(), strict=True):
-            curve = self._record(sequence).survival(max(depths))
-            rows.append([curve[depth - 1] for depth in depths[:size]])
+        for sequence, levels in zip(batch, tree.levels, strict=True):
+            curve = self._record(sequence).survival(max(levels, default=0))
+            rows.append([curve[depth - 1] for depth in levels])
         return rows
 
     def _choose(self, rows: list[list[float]], drafted: int, load: Load) -> tuple[list[list[int]], int]:
@@ -234,11 +234,11 @@ class AutoController:
         batch = len(curves)
         best, best_rate = 0, batch / (self._pass_ms(batch, 0, load) + self.host_ms)
         tokens, nodes = float(batch), 0
-        for depth in range(1, max(len(curve) for curve in curves) + 1):
+        for depth, drafting_ms in enumerate(self.drafting.up_to(max(len(curve) for curve in curves)), start=1):
             reaching = [curve[depth - 1] for curve in curves if len(curve) >= depth]
             tokens += sum(reaching)
             nodes += len(reaching)
-            milliseconds = self._pass_ms(batch, nodes, load) + self.host_ms + self.drafts_host_ms + self.drafting(depth)
+            milliseconds = self._pass_ms(batch, nodes, load) + self.host_ms + self.drafts_host_ms + drafting_ms
             if tokens / milliseconds > best_rate:
                 best, best_rate = depth, tokens / milliseconds
         return best

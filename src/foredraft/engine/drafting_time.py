@@ -44,9 +44,10 @@ class DraftingTime:
         slope = sum((levels - mean) * ms for levels, ms in self._by_levels.items()) / spread
         return min(max(slope, 0.0), min(ms / levels for levels, ms in self._by_levels.items()))
 
-    def __call__(self, levels: int) -> float:
-        if not self._by_levels or not levels:
-            return 0.0
-        count = len(self._by_levels)
+    def up_to(self, levels: int) -> list[float]:
+        """Of drafts of 1, 2 .. `levels` levels."""
+        if not self._by_levels:
+            return [0.0] * levels
+        count, per_level = len(self._by_levels), self.per_level
         mean, usual = sum(self._by_levels) / count, sum(self._by_levels.values()) / count
-        return max(0.0, usual + (levels - mean) * self.per_level)
+        return [max(0.0, usual + (level - mean) * per_level) for level in range(1, levels + 1)]
