@@ -66,6 +66,35 @@ def test_nothing_is_verified_when_rows_cost_as_much_as_passes() -> None:
     assert controller.select(sequences(4), chains(4, 8, 0.9), NOTHING_ELSE).width == 0
 
 
+def test_drafts_are_worth_no_more_beside_a_prompt() -> None:
+    """However long the prompt makes the pass, an accepted draft saves only what its token would take otherwise."""
+    for acceptance in (0.2, 0.5, 0.8):
+        alone, beside = (
+            AutoController(machine(10, 2), host_ms=0.0)
+            .select(sequences(2), chains(2, 8, acceptance), Load(prompt_rows=prompt_rows, cached=0))
+            .sizes.tolist()
+            for prompt_rows in (0, 60)
+        )
+        assert alone == beside
+
+
+def test_what_drafts_add_to_a_pass_is_learnt() -> None:
+    """A machine whose plain passes are faster than the table, and whose passes with drafts are slower."""
+    costs, real = machine(10, 0.1), machine(9, 0.3)
+    for turn in range(400):
+        rows = 4 + turn % 2 * 12
+        costs.observe(rows, 0, 4, real(rows, 0, 4))
+    assert costs(4, 0, 4) == pytest.approx(real(4, 0, 4), rel=0.02)
+    assert costs(16, 0, 4) == pytest.approx(real(16, 0, 4), rel=0.02)
+    assert costs(10, 0, 4) == pytest.approx(real(10, 0, 4), rel=0.02)
+
+
+def test_a_pass_that_was_disturbed_hardly_counts() -> None:
+    costs = machine(10, 1)
+    costs.observe(1, 0, 1, 1000.0)
+    assert costs(1, 0, 1) < 1.25 * 11
+
+
 def test_likelier_rows_get_more_nodes() -> None:
     tree = TokenTree.from_nodes(
         [([1, 2, 3, 4], [-1, 0, 1, 2])] * 2, [[0.95, 0.9, 0.85, 0.8], [0.1, 0.01, 0.001, 0.0001]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from foredraft.drafters.averages import RunningMean
@@ -62,10 +63,12 @@ class HybridDrafter(BaseDrafter):
 
     @property
     def wants(self) -> Wants:
-        wants = [member.drafter.wants for member in self._members]
-        layers = dict.fromkeys(layer for want in wants for layer in want.layers)
-        candidates = [member.drafter.wants.candidates for member in self._members if not member.rests]
-        return Wants(tuple(layers), max(candidates, default=0))
+        candidates = [member.wants.candidates for member in self._members if not member.rests]
+        return Wants(self._layers, max(candidates, default=0))
+
+    @cached_property
+    def _layers(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(layer for member in self._members for layer in member.wants.layers))
 
     def bind(self, target: Target) -> None:
         if self.drafters is None:
@@ -109,7 +112,7 @@ class HybridDrafter(BaseDrafter):
             self._blend.judge(sequence)
         given = self.wants
         for member in self._members:
-            member.commit(batch, verdict, _part(features, given, member.drafter.wants))
+            member.commit(batch, verdict, _part(features, given, member.wants))
 
     def end(self, sequence: Sequence) -> None:
         self._blend.drop(sequence)

@@ -18,7 +18,7 @@ MEMORY = 0.9
 USUAL_MEMORY = 0.98
 TRUST = 2.0
 """What drafts are taken to save before anything is known, as a multiple of what they take."""
-LONGEST_PAUSE = 16
+LONGEST_PAUSE = 32
 """Steps; a longer pause would save next to nothing and miss the beginning of what could be copied."""
 
 

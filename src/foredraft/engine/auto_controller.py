@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 
@@ -40,7 +41,8 @@ class AutoController:
 
     costs       milliseconds of a pass
     hysteresis  a change between plain and speculative decoding must promise this much more
-    explore     share of the time that may go to drafts which are not expected to pay, to notice when they would
+    explore     share of the time that may go to drafts which are not expected to pay, to notice when they would: half
+                of it to making them, half to verifying them
     objective   what is maximised
     trims       whether drafts are cut short before they are made, for the time that making them takes; not if the
                 drafter sees to that itself
@@ -72,13 +74,13 @@ class AutoController:
     """Whether it might have been deeper."""
 
     def __post_init__(self) -> None:
-        self._asking = Asking(self.explore)
+        self._asking = Asking(self.explore / 2)
 
     def budgets(self, batch: Collection[Sequence], limits: Collection[int], load: Load) -> list[int]:
         """Where drafting costs nearly nothing, everything for the sequences that it pays for; else the depth at which
         expected tokens per second peak.
         """
-        plain_ms = self._pass_ms(len(batch), 0, load) + self.host_ms
+        plain_ms = self._step_times(len(batch), load)(0)
         asked = self._asking.choose([sequence.id for sequence in batch], plain_ms / len(batch))
         wanted = any(limits)
         limits = [limit if sequence.id in asked else 0 for sequence, limit in zip(batch, limits, strict=True)]
@@ -187,9 +189,7 @@ class AutoController:
         """
         batch = len(rows)
 
-        def step_ms(nodes: int) -> float:
-            return self._pass_ms(batch, nodes, load) + self.host_ms + (self.drafts_host_ms if nodes else 0.0)
-
+        step_ms = self._step_times(batch, load)
         chosen = best_nodes(rows, step_ms, self.objective)
         plain_ms = step_ms(0)
         reason = Reason.PAYS if chosen.nodes else Reason.DOES_NOT_PAY
@@ -213,13 +213,23 @@ class AutoController:
 
     def _decide_plain(self, batch: int, load: Load) -> None:
         """Nothing was drafted."""
-        pass_ms = self._pass_ms(batch, 0, load)
-        step_ms = pass_ms + self.host_ms
+        step_ms = self._step_times(batch, load)(0)
         reason = self._withheld or Reason.NOTHING_DRAFTED
+        pass_ms = self._pass_ms(batch, 0, load)
         self.decision = Decision(0, float(batch), step_ms, float(batch), step_ms, reason, 0, pass_ms)
         self._log(load)
 
+    def _step_times(self, batch: int, load: Load) -> Callable[[int], float]:
+        """Milliseconds of a step by its drafts, without what reading prompts in the same pass takes: that has to be
+        done in any case, so an accepted draft saves no more there than in a step of its own.
+        """
+        whole_pass = self._pass_ms(batch, 0, load)
+        plain = (self.costs(batch, load.cached, batch) if load.prompt_rows else whole_pass) + self.host_ms
+        drafting = plain - whole_pass + self.drafts_host_ms
+        return lambda nodes: drafting + self._pass_ms(batch, nodes, load) if nodes else plain
+
     def _pass_ms(self, batch: int, nodes: int, load: Load) -> float:
+        """Of the target's pass."""
         return self.costs(batch + load.prompt_rows + nodes, load.cached, batch)
 
     def _log(self, load: Load) -> None:
@@ -232,13 +242,14 @@ class AutoController:
     def _best_depth(self, curves: list[list[float]], load: Load) -> int:
         """The depth at which a chain for every sequence gives the highest expected tokens per second."""
         batch = len(curves)
-        best, best_rate = 0, batch / (self._pass_ms(batch, 0, load) + self.host_ms)
+        step_ms = self._step_times(batch, load)
+        best, best_rate = 0, batch / step_ms(0)
         tokens, nodes = float(batch), 0
         for depth, drafting_ms in enumerate(self.drafting.up_to(max(len(curve) for curve in curves)), start=1):
             reaching = [curve[depth - 1] for curve in curves if len(curve) >= depth]
             tokens += sum(reaching)
             nodes += len(reaching)
-            milliseconds = self._pass_ms(batch, nodes, load) + self.host_ms + self.drafts_host_ms + drafting_ms
+            milliseconds = step_ms(nodes) + drafting_ms
             if tokens / milliseconds > best_rate:
                 best, best_rate = depth, tokens / milliseconds
         return best
@@ -250,11 +261,14 @@ class AutoController:
     def _explore(self, count: int, load: Load) -> int:
         """Verify a few drafts although they aren't expected to pay; the decision shows what that costs."""
         assert self.decision is not None
-        pass_ms = self._pass_ms(int(self.decision.plain_tokens), count, load)
+        batch = int(self.decision.plain_tokens)
         self.decision = self.decision._replace(
-            nodes=count, milliseconds=pass_ms + self.host_ms, reason=Reason.EXPLORES, pass_milliseconds=pass_ms
+            nodes=count,
+            milliseconds=self._step_times(batch, load)(count),
+            reason=Reason.EXPLORES,
+            pass_milliseconds=self._pass_ms(batch, count, load),
         )
         return count
 
     def _may_explore(self) -> bool:
-        return self._explored_ms <= self.explore * self._spent_ms
+        return self._explored_ms <= self.explore / 2 * self._spent_ms

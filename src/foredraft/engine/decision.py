@@ -52,7 +52,7 @@ class Decision(NamedTuple):
 
     nodes               drafts that are verified, over all sequences
     tokens              expected, over all sequences
-    milliseconds        expected, of the pass and the host's work beside it
+    milliseconds        expected, of the pass and the host's work beside it, prompts that the pass reads left out
     plain_tokens        of the same step without drafts: one a sequence
     plain_milliseconds  of the same step without drafts
     reason              why it is not more or fewer

@@ -31,7 +31,8 @@ __all__ = ["PassCosts", "load_profile", "machine_name", "measure_passes", "profi
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 CONTEXTS = (64, 1024)
 BATCHES = (1, 4, 16)
-REPEATS = 3
+TURNS = 4
+"""The first warms up."""
 SECONDS = 6.0
 
 FOLLOW = 0.1
@@ -39,9 +40,10 @@ OUTLIER = 3.0
 
 
 def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECONDS) -> list[PassPoint]:
-    """Time passes over rows x cached tokens x batch; the median of three each, longer series first where time is short.
+    """Time passes over rows x cached tokens x batch, all row counts in turns, and take medians.
 
-    Rows of a batch are spread evenly over its sequences. Stops after about `seconds`, with what it has.
+    Rows of a batch are spread evenly over its sequences. Stops after about `seconds`, with what it has, which is at
+    least one pass of every row count.
     """
     contexts = [context for context in CONTEXTS if context + max(ROWS) < max_length] or [max_length // 2]
     points: list[PassPoint] = []
@@ -52,12 +54,13 @@ def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECOND
         for plane in cache.planes:  # memory that was never written reads unrealistically fast
             plane.zero_()
         for context in contexts:
-            for rows in (rows for rows in ROWS if rows >= batch):
-                if time.perf_counter() > deadline and len(points) > len(ROWS):
-                    return points
-                flat = _flat(rows, context, batch, decoder)
-                times = [_timed(decoder, flat, cache) for _ in range(REPEATS)]
-                points.append(PassPoint(rows, batch * context, batch, median(times)))
+            flats = [_flat(rows, context, batch, decoder) for rows in ROWS if rows >= batch]
+            points += [
+                PassPoint(flat.rows, batch * context, batch, milliseconds)
+                for flat, milliseconds in zip(flats, _in_turns(decoder, flats, cache, deadline), strict=True)
+            ]
+            if time.perf_counter() > deadline:
+                return points
     return points
 
 
@@ -65,26 +68,33 @@ def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECOND
 class PassCosts:
     """Milliseconds of a pass: a measured table, corrected by what steps really take.
 
-    The correction is one factor for narrow and one for wide passes, moved a little by each step; a step that took
-    several times what was expected (the machine was busy with something else) counts no more than a slow one.
+    What drafts add to a pass must be right, not only the whole. So there are two corrections, for passes of one row a
+    sequence and for those with as many drafts as usual, and a mixture of both between them; each step moves them a
+    little. A step that took several times what was expected (the machine was busy with something else) counts no more
+    than a slow one.
     """
 
     table: MeasuredPasses
-    narrow: float = 1.0
-    wide: float = 1.0
+    plain: float = 1.0
+    drafted: float = 1.0
+    usual: float = 8.0
+    """Draft rows of a pass with drafts."""
     _known: dict[tuple[int, int, int], float] = field(default_factory=dict)
 
     def __call__(self, rows: int, cached: int, batch: int) -> float:
-        factor = self.narrow if rows <= 2 * batch else self.wide
-        return factor * self._tabled(rows, cached, batch)
+        share = min(1.0, (rows - batch) / self.usual)
+        return (self.plain + share * (self.drafted - self.plain)) * self._tabled(rows, cached, batch)
 
     def observe(self, rows: int, cached: int, batch: int, milliseconds: float) -> None:
         """A pass of a real step took that long."""
-        ratio = milliseconds / self._tabled(rows, cached, batch)
-        if rows <= 2 * batch:
-            self.narrow += FOLLOW * (_clipped(ratio, self.narrow) - self.narrow)
-        else:
-            self.wide += FOLLOW * (_clipped(ratio, self.wide) - self.wide)
+        expected = self(rows, cached, batch)
+        ratio = min(max(milliseconds / expected, 1 / OUTLIER), OUTLIER)
+        change = FOLLOW * (ratio - 1) * expected / self._tabled(rows, cached, batch)
+        if rows > batch:
+            self.usual += FOLLOW * (rows - batch - self.usual)
+        share = min(1.0, (rows - batch) / self.usual)
+        self.plain += (1 - share) * change
+        self.drafted += share * change
 
     def _tabled(self, rows: int, cached: int, batch: int) -> float:
         """The table's value, looked up once for each stretch of 128 cached tokens."""
@@ -145,16 +155,22 @@ def _flat(rows: int, context: int, batch: int, decoder: Decoder) -> FlatPass:
     return FlatPass(tokens, torch.tensor(positions, device=decoder.device), tuple(segments))
 
 
+def _in_turns(decoder: Decoder, flats: list[FlatPass], cache: KVCache, deadline: float) -> list[float]:
+    """Median milliseconds of each pass; of the first turn alone where time is short."""
+    turns: list[list[float]] = []
+    for turn in range(TURNS):
+        if turn and time.perf_counter() > deadline:
+            break
+        turns.append([_timed(decoder, flat, cache) for flat in flats])
+    return [median(times) for times in zip(*(turns[1:] or turns), strict=True)]
+
+
 def _timed(decoder: Decoder, flat: FlatPass, cache: KVCache) -> float:
     began = time.perf_counter()
     logits = decoder.head(decoder.forward(flat, cache).last)
     if logits.device.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - began) * 1e3
-
-
-def _clipped(ratio: float, usual: float) -> float:
-    return min(max(ratio, usual / OUTLIER), usual * OUTLIER)
 
 
 def _processor() -> str:

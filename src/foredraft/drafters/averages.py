@@ -1,0 +1,50 @@
+"""Running estimates of what a drafter costs and brings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["LowEstimate", "Rate", "RunningMean"]
+
+LATEST = 0.02
+FALLS, RISES = 0.3, 0.02
+
+
+@dataclass
+class RunningMean:
+    """Of all values while there are few, then with a fixed weight for the newest."""
+
+    value: float = 0.0
+    count: int = 0
+    weight: float = LATEST
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += max(self.weight, 1 / self.count) * (value - self.value)
+
+
+@dataclass
+class LowEstimate:
+    """Of a time that is longer now and then, for reasons that pass: it falls quickly and rises slowly. 0 at first."""
+
+    value: float = 0.0
+
+    def add(self, value: float) -> None:
+        weight = FALLS if value < self.value else RISES
+        self.value += weight * (value - self.value) if self.value else value
+
+
+@dataclass
+class Rate:
+    """An amount for each unit, over everything so far; 0 at first."""
+
+    amount: float = 0.0
+    units: float = 0.0
+
+    def add(self, amount: float, units: float) -> None:
+        self.amount += amount
+        self.units += units
+
+    @property
+    def value(self) -> float:
+        return self.amount / self.units if self.units else 0.0

@@ -1,0 +1,162 @@
+"""A hybrid's member: a drafter, what a draft of its costs, and how many tokens it brings.
+
+A drafter is asked when its usual draft saves more time than it takes. The time of a draft is that of one that follows
+upon another: the first one of a sequence, and the first after a pause, also read what was said meanwhile, which is paid
+once. Where asking doesn't pay, a draft is tried now and then, so seldom that trying takes a set share of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Collection
+from functools import cached_property
+
+from foredraft.drafters.averages import LowEstimate, Rate, RunningMean
+from foredraft.drafters.base import Drafter, Features, Wants
+from foredraft.drafters.hit_rates import HitRates
+from foredraft.drafters.proposals import Draft, Proposals, drafts_of
+from foredraft.tree import TokenTree
+from foredraft.types import Sequence
+from foredraft.verify import Verdict
+
+__all__ = ["Member"]
+
+DEPTHS = 16
+CHEAP = 0.03
+"""A drafter that takes less than this share of a token's time is always asked."""
+MARGIN = 1.3
+"""By how much a drafter must save more time than it takes: its nodes make the pass longer, too."""
+TRYING = 0.005
+"""Share of the time for drafts that aren't expected to pay."""
+FRESH = 16
+"""Tokens since its last draft that a drafter reads in no time."""
+PAID_BACK = 64
+"""Steps in which a sequence should earn what reading its text takes."""
+FIRST_GAIN, FIRST_DRAFTS = 0.6, 8
+"""Accepted tokens of a draft before anything is known, and how many drafts that is worth."""
+HOPE, OWN = 0.25, 0.08
+"""A sequence's own gain starts with so many tokens more than all of them gained, since where drafts just don't pay on
+the whole, they do in some texts; its newest draft has this weight."""
+
+
+class Member:
+    """It `rests` in steps that don't ask it; candidates, which cost time, aren't computed for it then."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.proposals = Proposals(HitRates([0.5] * DEPTHS))
+        self.rests = False
+        self._gains = {greedy: RunningMean(FIRST_GAIN, FIRST_DRAFTS) for greedy in (True, False)}
+        """Accepted tokens of a draft, for greedy requests and for sampled ones, which are two different trades."""
+        self._own_gains: dict[int, float] = {}
+        self._seconds = LowEstimate()
+        """Of a draft that follows upon another, by sequence."""
+        self._reading = Rate()
+        """Seconds by unread token."""
+        self._commit_seconds = RunningMean()
+        self._read: dict[int, int] = {}
+        """By sequence, the tokens that were there at its last draft."""
+        self._next_try = 0.0
+
+    @cached_property
+    def wants(self) -> Wants:
+        """The drafter's, once it is bound."""
+        return self.drafter.wants
+
+    def choose(
+        self, batch: Collection[Sequence], budget: Collection[int], expected: Collection[float], token_seconds: float
+    ) -> list[int]:
+        """The budgets of those whose drafts should save more time than they take, compared with `expected` accepted
+        tokens without them; 0 for the others.
+
+        token_seconds  what a token takes in this batch
+        """
+        wishes = [
+            nodes if nodes and self._pays(sequence, tokens, token_seconds) else 0
+            for sequence, nodes, tokens in zip(batch, budget, expected, strict=True)
+        ]
+        if any(wishes) and self._seconds.value:
+            return wishes
+        if self._seconds.value and time.perf_counter() < self._next_try:
+            return wishes
+        # Nothing is known, or it is time for a try: one sequence is enough, that with the least to read.
+        unread = {row: self._unread(batch[row]) for row, nodes in enumerate(budget) if nodes}
+        tried = min(unread, key=unread.__getitem__, default=None)
+        return [nodes if row == tried else 0 for row, nodes in enumerate(budget)]
+
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> list[Draft]:
+        if not any(budget):
+            return [Draft([], [], [])] * len(batch)
+        began = time.perf_counter()
+        tree = self.drafter.propose(batch, budget)
+        self._learn_time([seq for seq, nodes in zip(batch, budget, strict=True) if nodes], time.perf_counter() - began)
+        return [
+            self.proposals.note(sequence, draft, _depths(draft)) if nodes else draft
+            for sequence, draft, nodes in zip(batch, self._drafts(tree, budget), budget, strict=True)
+        ]
+
+    def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
+        """Learn from the tokens that came. What wasn't verified gained nothing."""
+        if not self.rests:
+            for sequence, length in zip(batch, verdict.lengths.tolist(), strict=True):
+                came_true = self.proposals.judge(sequence)
+                if came_true is not None:
+                    self._learn_gain(sequence, min(came_true, length - 1))
+        began = time.perf_counter()
+        self.drafter.commit(batch, verdict, features)
+        if batch and not self.rests:
+            self._commit_seconds.add((time.perf_counter() - began) / len(batch))
+
+    def end(self, sequence: Sequence) -> None:
+        self.proposals.drop(sequence)
+        self._read.pop(sequence.id, None)
+        self._own_gains.pop(sequence.id, None)
+        self.drafter.end(sequence)
+
+    def _pays(self, sequence: Sequence, expected: float, token_seconds: float) -> bool:
+        seconds = self._seconds.value + self._commit_seconds.value
+        if seconds < CHEAP * token_seconds:
+            return True
+        unread = max(0, self._unread(sequence) - FRESH)
+        saved = (self._gain(sequence) - expected) * token_seconds
+        return saved - MARGIN * seconds > self._reading.value * unread / PAID_BACK
+
+    def _gain(self, sequence: Sequence) -> float:
+        own = self._own_gains.get(sequence.id)
+        return self._gains[sequence.params.greedy].value + HOPE if own is None else own
+
+    def _learn_gain(self, sequence: Sequence, tokens: int) -> None:
+        before = self._gain(sequence)
+        self._own_gains[sequence.id] = before + OWN * (tokens - before)
+        self._gains[sequence.params.greedy].add(tokens)
+
+    def _unread(self, sequence: Sequence) -> int:
+        return len(sequence.tokens) - self._read.get(sequence.id, 0)
+
+    def _learn_time(self, asked: Collection[Sequence], seconds: float) -> None:
+        unread = [self._unread(sequence) for sequence in asked]
+        each = seconds / len(asked)
+        if max(unread) <= FRESH or each < self._seconds.value:  # without anything to read it would be less still
+            self._seconds.add(each)
+        else:
+            self._reading.add(max(0.0, seconds - len(asked) * self._seconds.value), sum(unread))
+        self._read.update({sequence.id: len(sequence.tokens) for sequence in asked})
+        self._next_try = time.perf_counter() + seconds / TRYING
+
+    def _drafts(self, tree: TokenTree, budget: Collection[int]) -> list[Draft]:
+        """The rows; a node without a score gets the product of the shares that came true at its depth and above."""
+        drafts = drafts_of(tree, budget)
+        if tree.scores is None:
+            rates = self.proposals.rates.tolist()
+            for draft in drafts:
+                for node, (parent, depth) in enumerate(zip(draft.parents, _depths(draft), strict=True)):
+                    draft.scores[node] = (draft.scores[parent] if parent >= 0 else 1.0) * rates[depth]
+        return drafts
+
+
+def _depths(draft: Draft) -> list[int]:
+    """Depth of each node, 0 for the root's children, as an index into a member's rates."""
+    depths: list[int] = []
+    for parent in draft.parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return [min(depth, DEPTHS - 1) for depth in depths]
