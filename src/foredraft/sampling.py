@@ -23,7 +23,7 @@ from foredraft.noise import gumbel, row_key
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 
-__all__ = ["Rows", "children", "is_edited", "is_filtered", "pick", "process", "raw_logprobs", "rows_of"]
+__all__ = ["Rows", "is_edited", "is_filtered", "pick", "process", "raw_logprobs", "rows_of"]
 
 SMALL_VOCABULARY = 4096
 NEAR_BEST = 12.0
@@ -83,23 +83,6 @@ def _likeliest(logits: Tensor) -> Tensor:
     if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(logits.numpy().argmax(axis=-1))
     return logits.argmax(dim=-1)
-
-
-def children(logits: Tensor, rows: Rows, count: int) -> tuple[Tensor, Tensor]:
-    """A drafter's guess of the picks: its own logits under the same processors and the same noise.
-
-    logits [n, V] -> tokens [n, count] best first, and the log-probabilities [n, count] that the drafter gives them. A
-    token's rank comes from its perturbed score; shared noise makes drafter and target agree far more often than
-    independent draws would.
-    """
-    scores = process(logits, rows)
-    logprobs = scores.log_softmax(dim=-1)
-    ranking = scores
-    if not rows.sequence.params.greedy:
-        tokens = torch.arange(scores.shape[-1], device=scores.device)
-        ranking = scores + gumbel(rows.keys(scores.device), tokens)
-    best = ranking.topk(min(count, scores.shape[-1]), dim=-1).indices
-    return best, logprobs.gather(-1, best)
 
 
 def process(logits: Tensor, rows: Rows) -> Tensor:

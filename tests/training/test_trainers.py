@@ -63,14 +63,15 @@ def test_it_learns_and_drafts(
     assert done.acceptance.length == pytest.approx(last["acceptance_length"], abs=1e-3)
     assert known.stored == known.records
 
-    kind = name.split()[0]
-    config = {"method": "draft_model" if kind == "draft" else kind, "model": str(tmp_path), "controller": "off"}
     prompt = [5, 40, 90, 41]
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     [plain] = LLM(str(tiny_checkpoint)).generate(prompt, params)
-    [drafted] = LLM(str(tiny_checkpoint), speculative_config=config).generate(prompt, params)
-    assert drafted.outputs[0].token_ids == plain.outputs[0].token_ids
-    assert drafted.outputs[0].speculative_decoding.drafted > 0
+    kind = name.split()[0]
+    for folder in [tmp_path, tmp_path / "lean"] if kind == "draft" else [tmp_path]:
+        config = {"method": "draft_model" if kind == "draft" else kind, "model": str(folder), "controller": "off"}
+        [drafted] = LLM(str(tiny_checkpoint), speculative_config=config).generate(prompt, params)
+        assert drafted.outputs[0].token_ids == plain.outputs[0].token_ids
+        assert drafted.outputs[0].speculative_decoding.drafted > 0
 
     card = (tmp_path / "README.md").read_text()
     assert f"Acceptance length {done.acceptance.length:.2f}" in card

@@ -12,11 +12,12 @@ import torch
 from checkpoints import write_folder
 
 from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.drafters.guesses import Ranking, guess
 from foredraft.drafters.open_draft_model import check_vocabularies
 from foredraft.engine.engine import Engine
 from foredraft.engine.llm import LLM
 from foredraft.errors import ConfigError, LoadError
-from foredraft.sampling import Rows, children
+from foredraft.sampling import Rows
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.target import Target
@@ -53,8 +54,9 @@ class Checked(DraftModelDrafter):
         cache.reserve(len(text))
         flat = FlatPass(torch.tensor(text), torch.arange(len(text)), (Segment(0, 0, 0, len(text)),))
         logits = decoder.head(decoder.forward(flat, cache).last[-1:])
-        best, _ = children(logits, Rows(sequence, [tuple(path)], self.target.eos_token_ids), 1)
-        return int(best)
+        rows = Rows(sequence, [tuple(path)], self.target.eos_token_ids)
+        vocab_size = self.target.vocab_size
+        return int(guess(logits, rows, 1, draft_ids=None, vocab_size=vocab_size, ranking=Ranking.PERTURBED).tokens)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -158,6 +160,7 @@ def test_vocabularies_are_compared_by_content() -> None:
         ("target:", ConfigError, "give a number of layers"),
         ("target:9", LoadError, "of the target's 2 layers"),
         ("target:0", LoadError, "of the target's 2 layers"),
+        ("", LoadError, "Nothing for method 'draft_model' comes with foredraft"),
     ],
 )
 def test_layers_that_are_not_there_are_refused(model: str, kind: type[Exception], sentence: str) -> None:
@@ -174,7 +177,6 @@ def test_a_draft_model_without_a_common_tokenizer_is_refused(tmp_path: Path) -> 
         DraftModelDrafter(str(draft)).bind(named)
 
 
-@pytest.mark.parametrize("config", [{"model": ""}, {"model": "target:1", "draft_min_token_prob": 1.5}])
-def test_values_that_make_no_sense_are_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="give"):
-        DraftModelDrafter(**config)
+def test_values_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="give a number from 0 to 1"):
+        DraftModelDrafter("target:1", draft_min_token_prob=1.5)

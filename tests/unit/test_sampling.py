@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import Nodes, nodes, path_to
 
 from foredraft.noise import gumbel
-from foredraft.sampling import Rows, children, pick, process, raw_logprobs, rows_of
+from foredraft.sampling import Rows, pick, process, raw_logprobs, rows_of
 from foredraft.tree import TokenTree
 from foredraft.types import SamplingParams, Sequence
 
@@ -243,17 +243,6 @@ def test_choices_of_one_seed_are_independent_draws() -> None:
         pairs.append(4 * first + second)
     one = logits[0].softmax(dim=0)
     assert chi_square(torch.tensor(pairs), torch.outer(one, one).flatten()) < 37.70
-
-
-@pytest.mark.parametrize("params", [SamplingParams(temperature=0), SamplingParams(temperature=0.8, top_k=5, seed=1)])
-def test_a_drafter_with_the_targets_logits_guesses_its_picks(params: SamplingParams) -> None:
-    logits = random_logits(3)
-    rows = Rows(sequence_of([1, 2], [3], params), [(), (4,), (4, 5)], EOS)
-    tokens, logprobs = children(logits, rows, 4)
-    assert tokens[:, 0].tolist() == pick(logits, [rows]).tolist()
-    assert torch.equal(logprobs, process(logits, rows).log_softmax(dim=-1).gather(1, tokens))
-    assert all(len(set(row)) == 4 for row in tokens.tolist())
-    assert children(logits, rows, 100)[0].shape == (3, VOCAB)
 
 
 def test_raw_logprobs_ignore_every_processor() -> None:

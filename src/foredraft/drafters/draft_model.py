@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from foredraft.drafters.base import BaseDrafter, Features
+from foredraft.drafters.guesses import CALIBRATION_PRIOR, Ranking, calibrated, guess
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.open_draft_model import open_draft_model
 from foredraft.drafters.proposals import Draft, Proposals, tree_of
 from foredraft.errors import ConfigError
-from foredraft.sampling import Rows, children
+from foredraft.sampling import Rows
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache, common_prefix
 from foredraft.tree import TokenTree
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DraftModelDrafter"]
 
-BUCKETS = 10
-"""Guesses are calibrated by the probability that the draft model gives them, apart for greedy and sampled requests."""
 MOST_ROWS = 512
 """Rows per pass when a long prompt is caught up with."""
 
@@ -43,33 +42,30 @@ class DraftModelDrafter(BaseDrafter):
     """Raises ConfigError for values that make no sense, LoadError from `bind` if the model can't draft for the target.
 
     model                   anything that a target can be, with the target's tokenizer; "target:K" is the target's own
-                            first K layers with its final norm and head
+                            first K layers with its final norm and head; left out, what comes with foredraft for the
+                            target
     num_speculative_tokens  longest chain
     draft_min_token_prob    a chain ends before a node with a lower score
     revision                branch, tag or commit of a hub id
     trust_remote_code       run Python code that comes with the checkpoint
     """
 
-    model: str
+    model: str = ""
     num_speculative_tokens: int = 5
     draft_min_token_prob: float = 0.1
     revision: str | None = None
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        if not self.model:
-            raise ConfigError("The draft model's name is empty; give a hub id, a folder, a file, or target:K.")
         if not 0 <= self.draft_min_token_prob <= 1:
             raise ConfigError(f"draft_min_token_prob is {self.draft_min_token_prob}; give a number from 0 to 1.")
-        buckets = [(bucket + 0.5) / BUCKETS for bucket in range(BUCKETS)]
-        sampled = [0.3 + 0.6 * probability for probability in buckets]
-        self._proposals = Proposals(HitRates(buckets + sampled))
+        self._proposals = Proposals(HitRates(CALIBRATION_PRIOR))
         self._slots: dict[int, int] = {}
         self._known: dict[int, int] = {}
 
     def bind(self, target: Target) -> None:
         opened = open_draft_model(self.model, target, revision=self.revision, trust_remote_code=self.trust_remote_code)
-        self._decoder = opened.decoder
+        self._decoder, self._readable, self._draft_ids = opened.decoder, opened.vocab_size, opened.draft_ids
         self._max_length = min(opened.max_model_len, target.max_model_len)
         self._vocab_size = target.vocab_size
         self._eos_token_ids = target.eos_token_ids
@@ -116,7 +112,7 @@ class DraftModelDrafter(BaseDrafter):
         self._known[sequence.id] = known
 
     def _forward(self, chains: Collection[_Chain]) -> Tensor:
-        """Read what is not cached yet and return the logits after the last token of each chain: [n, V]."""
+        """Read what is not cached yet; logits after the last token of each chain [n, V], or [n, Vd] by draft id."""
         work = []
         for chain in chains:
             slot = self._slots[chain.sequence.id]
@@ -126,7 +122,10 @@ class DraftModelDrafter(BaseDrafter):
                 tokens = tokens[MOST_ROWS:]
             work.append((slot, tokens))
             self._known[chain.sequence.id] = len(chain.sequence.tokens)
-        logits = self._decoder.head(self._run(work))[:, : self._vocab_size]
+        logits = self._decoder.head(self._run(work))
+        if self._draft_ids is not None:
+            return logits
+        logits = logits[:, : self._vocab_size]
         missing = self._vocab_size - logits.shape[1]  # padded vocabularies differ in length
         return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf) if missing else logits
 
@@ -139,7 +138,7 @@ class DraftModelDrafter(BaseDrafter):
             start = len(self._cache.tokens(slot))
             segments.append(Segment(slot, start, len(tokens), len(own)))
             # A token of the target's that the draft model has no embedding for only makes its next drafts worse.
-            tokens += [token if token < self._decoder.vocab_size else 0 for token in own]
+            tokens += [token if token < self._readable else 0 for token in own]
             positions += range(start, start + len(own))
         self._cache.reserve(max(segment.start + segment.rows for segment in segments))
         device = self._decoder.device
@@ -152,10 +151,17 @@ class DraftModelDrafter(BaseDrafter):
     def _extend(self, chain: _Chain, logits: Tensor) -> None:
         """Add the best next token, unless it is too unlikely to be accepted."""
         params = chain.sequence.params
-        best, logprobs = children(logits, Rows(chain.sequence, [tuple(chain.tokens)], self._eos_token_ids), 1)
-        token, probability = int(best), float(logprobs.exp())
-        kind = min(int(probability * BUCKETS), BUCKETS - 1) + (0 if params.greedy else BUCKETS)
-        score = (chain.scores[-1] if chain.scores else 1.0) * float(self._proposals.rates[kind])
+        found = guess(
+            logits,
+            Rows(chain.sequence, [tuple(chain.tokens)], self._eos_token_ids),
+            1,
+            draft_ids=self._draft_ids,
+            vocab_size=self._vocab_size,
+            ranking=Ranking.PERTURBED,
+        )
+        [[worth]], [[kind]] = calibrated(self._proposals.rates, found.confidences, params.greedy)
+        token = int(found.tokens)
+        score = (chain.scores[-1] if chain.scores else 1.0) * worth
         if score < self.draft_min_token_prob:
             chain.grows = False
             return

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foredraft.target.pair_layer import PairWay
     from foredraft.target.target import Target
 
-__all__ = ["HeadOnTarget", "Swap", "facts_of", "open_eagle_head", "open_medusa_heads", "swap_linears"]
+__all__ = ["HeadOnTarget", "Swap", "facts_of", "open_eagle_head", "open_medusa_heads", "shipped_for", "swap_linears"]
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def open_eagle_head(
     doubts: tuple[Doubt, ...] = ()
     head = copy.deepcopy(given)  # its layers are replaced below
     if head is None:
-        model = model or _shipped(method, target)
+        model = model or shipped_for(method, target)
         head, doubts = _read(model, target, EagleHead, method, revision, allow_pickle)
     name, shape = model or "The given head", head.shape
     if shape.generation != generation:
@@ -147,18 +147,19 @@ def open_medusa_heads(
     they don't fit the target, or there are none.
     """
     if given is None:
-        model = model or _shipped("medusa", target)
+        model = model or shipped_for("medusa", target)
     heads = given or _read(model, target, MedusaHeads, "medusa", revision, allow_pickle)[0]
     name = model or "The given heads"
     check_fit(name, target, hidden=heads.shape.hidden, vocab_size=heads.shape.vocab_size)
     return _swapped(_place(name, heads, target), swap or target.decoder.adopt)
 
 
-def _shipped(method: str, target: Target) -> str:
+def shipped_for(method: str, target: Target) -> str:
+    """The folder of what comes with foredraft for the method and target. Raises LoadError if there is nothing."""
     folder = shipped_head(method, facts_of(target))
     if folder is None:
         raise LoadError(
-            f"No head for method {method!r} comes with foredraft for {target.name}; name one with `model`, or train "
+            f"Nothing for method {method!r} comes with foredraft for {target.name}; name one with `model`, or train "
             f"one with `foredraft train {method} MODEL`"
         )
     return str(folder)

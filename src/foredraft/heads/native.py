@@ -1,8 +1,7 @@
 """foredraft's own format: every field of the shape in config.json, tensors under the names of the module.
 
-Weights are stored in a floating-point type or as int8, one float32 scale for each row (`NAME.scale`), which is what
-keeps the heads inside the package small. Rows read back are exactly level x scale, so that quantising them again gives
-the same levels.
+Weights are stored in a floating-point type or as int8 (`levels`), which is what keeps the heads inside the package
+small.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from foredraft.errors import LoadError
@@ -19,12 +17,12 @@ from foredraft.heads.eagle import EagleHead, EagleShape
 from foredraft.heads.files import HeadFiles
 from foredraft.heads.fill import fill
 from foredraft.heads.info import Dialect, HeadInfo, TargetFacts
+from foredraft.heads.levels import from_levels, to_levels
 from foredraft.heads.medusa import MedusaHeads, MedusaShape
 from foredraft.heads.taps import check_boundaries
 
 __all__ = ["native_config", "native_tensors", "read_native"]
 
-SCALE = ".scale"
 KINDS = ("eagle", "medusa")
 
 
@@ -36,15 +34,8 @@ def native_config(head: EagleHead | MedusaHeads, target: TargetFacts) -> dict[st
 
 def native_tensors(head: EagleHead | MedusaHeads, *, int8: bool) -> dict[str, Tensor]:
     """What model.safetensors holds. `int8` stores matrices as levels and scales, vectors as they are."""
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in head.state_dict().items():
-        if not int8 or tensor.dim() < 2:
-            tensors[name] = tensor
-            continue
-        rows = tensor.float()
-        scale = rows.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / 127
-        tensors[name] = (rows / scale.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8)
-        tensors[name + SCALE] = scale
+    state: dict[str, Tensor] = head.state_dict()
+    tensors = to_levels(state) if int8 else dict(state)
     if head.draft_ids is not None:
         tensors["draft_ids"] = head.draft_ids
     return tensors
@@ -60,7 +51,7 @@ def read_native(files: HeadFiles, target: TargetFacts) -> tuple[EagleHead | Medu
         )
     described = whole.part("shape").found
     plain = {name: value for name, value in described.items() if name != "aux_layers"}
-    files = _dequantised(files)
+    files = from_levels(files)
     ids = files.take(["draft_ids"])["draft_ids"] if "draft_ids" in files.shapes else None
     names = {name: name for name in files.shapes if name != "draft_ids"}
     head: EagleHead | MedusaHeads
@@ -84,19 +75,3 @@ def read_native(files: HeadFiles, target: TargetFacts) -> tuple[EagleHead | Medu
     facts = TargetFacts(facts.name, facts.layers, hidden, head.shape.vocab_size, facts.tokenizer)
     method = "medusa" if isinstance(head, MedusaHeads) else "eagle" if head.shape.generation == 1 else "eagle3"
     return head, HeadInfo(files.path, Dialect.FOREDRAFT, method, facts)  # type: ignore[arg-type]
-
-
-def _dequantised(files: HeadFiles) -> HeadFiles:
-    """The same files, with scales multiplied in."""
-    scaled = {name.removesuffix(SCALE) for name in files.shapes if name.endswith(SCALE)}
-    shapes = {name: shape for name, shape in files.shapes.items() if not name.endswith(SCALE)}
-
-    def take(names: Any) -> dict[str, Tensor]:
-        wanted = list(names)
-        stored = files.take([*wanted, *(name + SCALE for name in wanted if name in scaled)])
-        return {
-            name: stored[name].float() * stored[name + SCALE].unsqueeze(1) if name in scaled else stored[name]
-            for name in wanted
-        }
-
-    return HeadFiles(files.path, files.config, shapes, take)

@@ -6,7 +6,8 @@ rows of the same pass see each other along their paths.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import CacheShape, KVCache
 from foredraft.target.pair_layer import PairLayer, PairWay
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 __all__ = ["Decoder", "Hidden"]
 
@@ -70,4 +74,10 @@ class Decoder(Protocol):
 
     def truncated(self, layers: int) -> Decoder:
         """The same model with its first `layers` layers, then its own final norm and head; weights are shared."""
+        ...
+
+    def companion(self, config: PreTrainedConfig, names: Iterable[str], read: Callable[[str], Tensor]) -> Decoder:
+        """A Llama-shaped model that has no embedding table and looks tokens up in this one's; `names` and `read` as for
+        `load_fast_decoder`. It shares this one's threads. Raises LoadError if there is no way to run it.
+        """
         ...

@@ -17,14 +17,14 @@ from foredraft.errors import LoadError
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kv_cache import KVCache
-from foredraft.target.llama_shape import LlamaShape, Unsupported, read_shape
+from foredraft.target.llama_shape import EMBEDDING, LlamaShape, Unsupported, read_shape
 from foredraft.target.pair_layer import PairLayer, PairWay
 from foredraft.target.quantization import WeightFormat
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["FastDecoder", "Unsupported", "build_fast_decoder", "load_fast_decoder"]
+__all__ = ["FastDecoder", "Unsupported", "build_fast_decoder", "companion_in_torch", "load_fast_decoder"]
 
 
 class Way(Protocol):
@@ -50,6 +50,8 @@ class Way(Protocol):
     def run_products(self, rows: int) -> None: ...
 
     def truncated(self, layers: int) -> Way: ...
+
+    def companion(self, shape: LlamaShape, names: set[str], take: Callable[[str], Tensor]) -> Way: ...
 
 
 class FastDecoder:
@@ -109,6 +111,14 @@ class FastDecoder:
             raise LoadError(f"target:{layers} asks for {layers} of the target's {total} layers; give 1 to {total}.")
         return FastDecoder(self.weight_format, self.way.truncated(layers))
 
+    def companion(self, config: PreTrainedConfig, names: Iterable[str], read: Callable[[str], Tensor]) -> FastDecoder:
+        """A model in this one's format that has no embedding table and looks tokens up in this one's. Raises LoadError
+        unless it is Llama-shaped and as wide.
+        """
+        present = set(names)
+        shape = _companion_shape(config, present, self.hidden_size)
+        return FastDecoder(self.weight_format, self.way.companion(shape, present, read))
+
 
 def build_fast_decoder(
     model: PreTrainedModel, *, weight_format: WeightFormat, threads: int | None = None
@@ -155,3 +165,27 @@ def load_fast_decoder(
     from foredraft.target.torch_way import TorchWay
 
     return FastDecoder(weight_format, TorchWay(shape, present, read, weight_format, torch.device(device)))
+
+
+def companion_in_torch(
+    table: Tensor, config: PreTrainedConfig, names: Iterable[str], read: Callable[[str], Tensor]
+) -> FastDecoder:
+    """A model in plain torch that looks tokens up in `table` [V, H], on its device. Raises LoadError unless it is
+    Llama-shaped and as wide.
+    """
+    from foredraft.target.torch_way import TorchWay
+
+    present = set(names)
+    shape = _companion_shape(config, present, table.shape[1])
+    weight_format: WeightFormat = "bfloat16" if table.dtype in (torch.bfloat16, torch.float16) else "float32"
+    return FastDecoder(weight_format, TorchWay(shape, present, read, weight_format, table.device, table))
+
+
+def _companion_shape(config: PreTrainedConfig, names: set[str], width: int) -> LlamaShape:
+    try:
+        shape = read_shape(config, names | {EMBEDDING})
+    except Unsupported as error:
+        raise LoadError(f"A model that borrows its embedding table can't run: {error}.") from error
+    if shape.hidden != width:
+        raise LoadError(f"A model of width {shape.hidden} can't borrow embeddings of width {width}.")
+    return shape

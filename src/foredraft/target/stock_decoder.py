@@ -9,6 +9,7 @@ being silently wrong.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,13 +17,13 @@ from torch import Tensor, nn
 
 from foredraft.errors import LoadError
 from foredraft.target.attention import FlatAttention
-from foredraft.target.decoder import Hidden
+from foredraft.target.decoder import Decoder, Hidden
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import CacheShape, KVCache
 from foredraft.target.pair_layer import PairLayer, PairWay
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = ["StockDecoder", "exact_length"]
 
@@ -131,6 +132,13 @@ class StockDecoder:
                 module, _, leaf = name.rpartition(".")
                 setattr(small.get_submodule(module), leaf, buffer)
         return StockDecoder(small.train(False).requires_grad_(False))
+
+    def companion(self, config: PreTrainedConfig, names: Iterable[str], read: Callable[[str], Tensor]) -> Decoder:
+        """A Llama-shaped model in plain torch that looks tokens up in this one's embedding table."""
+        from foredraft.target.fast_decoder import companion_in_torch
+
+        table: nn.Embedding = self.model.get_input_embeddings()  # type: ignore[assignment]
+        return companion_in_torch(table.weight.detach(), config, names, read)
 
     @property
     def _layers(self) -> nn.ModuleList:

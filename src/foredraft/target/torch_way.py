@@ -47,7 +47,7 @@ class Layer(NamedTuple):
 
 
 class TorchWay:
-    """`take(name)` gives a tensor and may give up its own copy."""
+    """`take(name)` gives a tensor and may give up its own copy; `table` is an embedding table to borrow."""
 
     def __init__(
         self,
@@ -56,13 +56,14 @@ class TorchWay:
         take: Callable[[str], Tensor],
         weight_format: WeightFormat,
         device: torch.device,
+        table: Tensor | None = None,
     ) -> None:
         self.name = "plain torch"
         self.shape = shape
         self.weight_format = weight_format
         self.device = device
         self.own_threads = False
-        table = take(EMBEDDING).to(device)
+        table = take(EMBEDDING).to(device) if table is None else table
         self.dtype = torch.float64 if table.dtype == torch.float64 else torch.float32
         self.cache_dtype = self.dtype if weight_format == "float32" else torch.bfloat16
         self._names, self._take = names, take
@@ -123,6 +124,9 @@ class TorchWay:
         short.shape = self.shape.truncated(layers)
         short.layers = self.layers[:layers]
         return short
+
+    def companion(self, shape: LlamaShape, names: set[str], take: Callable[[str], Tensor]) -> TorchWay:
+        return TorchWay(shape, names, take, self.weight_format, self.device, self.embedding)
 
     def _product(self, x: Tensor, weight: Weight) -> Tensor:
         """[T, K] -> [T, N] in the residual's type."""

@@ -25,7 +25,7 @@ def write_card(
 ) -> None:
     """`folder`/README.md and `folder`/provenance.json. Figures are those measured on the held-out answers."""
     target, data = provenance["target"], provenance["data"]
-    config = json.dumps({**usage, "model": str(folder)})
+    config = json.dumps({**usage, "model": str(folder / usage.get("model", ""))})
     shares = trained.acceptance.by_depth
     rows = "\n".join(f"| {depth} | {share:.1%} |" for depth, share in enumerate(shares, start=1))
     history = "\n".join(

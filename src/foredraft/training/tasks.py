@@ -90,4 +90,4 @@ def _draft(
 ) -> Task:
     network: Any = target.prepared.build_network("sdpa")
     student: PreTrainedModel = new_student(network.to(torch.float32), options.layers)
-    return DistillTask(student, target.prepared.tokenizer, matrices, label_ids, options.objective)
+    return DistillTask(student, target.prepared.tokenizer, matrices, label_ids, target.facts, options.objective)

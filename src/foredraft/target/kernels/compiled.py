@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from foredraft.errors import CapacityError
+from foredraft.errors import CapacityError, LoadError
 from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
@@ -48,7 +48,9 @@ def refusal(shape: LlamaShape) -> str | None:
 
 
 class CompiledWay:
-    """`take(name)` gives a tensor and may give up its own copy."""
+    """`take(name)` gives a tensor and may give up its own copy; `lender` has the embedding table and the threads of a
+    model without a table of its own.
+    """
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class CompiledWay:
         take: Callable[[str], Tensor],
         weight_format: WeightFormat,
         threads: int | None,
+        lender: CompiledWay | None = None,
     ) -> None:
         self.name = "compiled kernels"
         self.shape = shape
@@ -64,7 +67,7 @@ class CompiledWay:
         self.device = torch.device("cpu")
         self.own_threads = True
         self.cache_dtype = torch.float32 if weight_format == "float32" or SPLIT_BF16 else torch.bfloat16
-        self._crew = Crew(threads or torch.get_num_threads())
+        self._crew: Crew = lender._crew if lender else Crew(threads or torch.get_num_threads())
         self._weights = Weights(weight_format, _weight_bytes(shape, weight_format))
         self.weight_bytes = self._weights.nbytes
         self._buffers = WorkBuffers(_pass_shape(shape), self._crew.threads)
@@ -75,7 +78,7 @@ class CompiledWay:
         )
         with torch_threads(1):  # packing is bound by memory
             self._layers = numpy.stack([self._layer(index, names, take) for index in range(shape.layers)])
-            self._fill_plan(take)
+            self._fill_plan(take, lender._embeddings if lender else None)
         self._cached_keys: list[Tensor] | None = None
 
     @property
@@ -163,6 +166,11 @@ class CompiledWay:
         short._cached_keys = None
         return short
 
+    def companion(self, shape: LlamaShape, names: set[str], take: Callable[[str], Tensor]) -> CompiledWay:
+        if (reason := refusal(shape)) is not None:
+            raise LoadError(f"A model that borrows its embedding table can't run: {reason}.")
+        return CompiledWay(shape, names, take, self.weight_format, None, lender=self)
+
     def embed(self, tokens: Tensor) -> Tensor:
         return self._embeddings.rows(tokens)
 
@@ -203,15 +211,17 @@ class CompiledWay:
         record[at.WINDOW], record[at.ROTATES] = self.shape.windows[index], self.shape.rotates[index]
         return record
 
-    def _fill_plan(self, take: Callable[[str], Tensor]) -> None:
+    def _fill_plan(self, take: Callable[[str], Tensor], borrowed: Embeddings | None) -> None:
         shape, plan = self.shape, self._plan
-        table = take(EMBEDDING)
-        head = self._weights.pack(table if shape.tied else take(HEAD))
+        table = None if borrowed else take(EMBEDDING)
+        head = self._weights.pack(table if shape.tied and table is not None else take(HEAD))
         plan[at.HEAD], plan[at.HEAD_SCALE] = head.words.data_ptr(), self._weights.keep(head.scale)
-        if not shape.tied:
+        if shape.tied:
+            table = None
+        elif table is not None:
             full = table.dtype == torch.float32 and self.weight_format == "float32"
             table = table.to(torch.float32 if full else torch.bfloat16).contiguous()
-        self._embeddings = Embeddings(head if shape.tied else table, self.weight_format)
+        self._embeddings: Embeddings = borrowed or Embeddings(head if table is None else table, self.weight_format)
         self._embeddings.describe(plan)
         plan[at.FINAL_NORM] = self._weights.keep(take(FINAL_NORM))
         plan[at.FORMAT] = FORMATS[self.weight_format]
