@@ -197,7 +197,8 @@ def test_a_useful_drafter_is_asked_though_it_takes_time() -> None:
     assert all(useful.asked[5:])
 
 
-def test_drafters_without_scores_are_judged_by_depth() -> None:
+def test_drafters_without_scores_are_judged_by_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foredraft.drafters.member.CHEAP", float("inf"))  # whatever a busy machine makes them cost
     right, wrong = Fixed([7, 8]), Fixed([900])
     hybrid = HybridDrafter(drafters=(wrong, right))
     sequence = sequence_of([1])

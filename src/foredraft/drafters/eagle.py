@@ -149,7 +149,7 @@ class EagleDrafter(BaseDrafter):
         first = 0
         for sequence, start, count in zip(features.sequences, features.starts, features.counts, strict=True):
             if sequence.params.speculative and start + count <= self._opened.head.shape.max_positions:
-                self._cache.add(sequence, start, features.hidden[first : first + count])
+                self._cache.add(sequence, start, features.hidden, first, count)
             first += count
         self._cache.relieve()
 

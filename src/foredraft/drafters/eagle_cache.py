@@ -32,6 +32,8 @@ MOST_ROWS = 512
 MOST_WAITING, FEW_WAITING = 1024, 32
 """Features of one sequence that may wait; and that are read although it is over: more are waiting only where drafting
 doesn't pay, and reading a whole prompt for its successor would pay even less."""
+MOST_SHARED = 64
+"""Rows of a tensor that waits as it is: a part of a longer one is copied, so as not to hold the prompts of others."""
 MISSING, NOBODYS = -1, -2
 """Names of an entry that follows missing rows, which no other sequence can take over, and of none."""
 
@@ -53,15 +55,15 @@ class Level(NamedTuple):
 @dataclass(eq=False)
 class _Held:
     """reached: rows below it are in the slot, or will never be. inherited: the feature [H] of row `reached`, if another
-    sequence has left it. waiting: the target's features [n, taps, Ht] of the rows that follow. state: of row
-    `reached - 1`.
+    sequence has left it. waiting: the target's features of the rows that follow, as rows `first .. end` of a tensor
+    [T, taps, Ht], which cost nothing to keep where nobody drafts. state: of row `reached - 1`.
     """
 
     sequence: Sequence
     slot: int
     reached: int
     inherited: Tensor | None = None
-    waiting: list[Tensor] = field(default_factory=list)
+    waiting: list[tuple[Tensor, int, int]] = field(default_factory=list)
     rows_waiting: int = 0
     state: Tensor | None = None
     hole: bool = False
@@ -78,8 +80,8 @@ class _Held:
 
     def take(self, rows: int) -> Tensor:
         """The first `rows` waiting features, which then no longer wait."""
-        features = torch.cat(self.waiting)
-        self.waiting = [features[rows:]] if rows < len(features) else []
+        features = torch.cat([whole[first:end] for whole, first, end in self.waiting])
+        self.waiting = [(features, rows, len(features))] if rows < len(features) else []
         self.rows_waiting -= rows
         return features[:rows]
 
@@ -118,14 +120,19 @@ class EagleCache:
             self._read([held])  # what follows may begin with all of this text
         self.kv.release(held.slot)
 
-    def add(self, sequence: Sequence, start: int, features: Tensor) -> None:
-        """The target's features [n, taps, Ht] of positions from `start` on, in order of position."""
+    def add(self, sequence: Sequence, start: int, features: Tensor, first: int, count: int) -> None:
+        """The target's features of `count` positions from `start` on are rows of `features` [T, taps, Ht] from `first`
+        on.
+        """
         held = self._held[sequence.id]
         if start > held.known:
             held.forget()
             held.reached, held.state, held.hole = start, None, True
-        if (new := start + len(features) - held.known) > 0:
-            held.waiting.append(features[-new:])
+        if (new := start + count - held.known) > 0:
+            end = first + count
+            if len(features) > MOST_SHARED:
+                features, end = features[first:end].clone(), count
+            held.waiting.append((features, end - new, end))
             held.rows_waiting += new
 
     def drop_waiting(self, sequence: Sequence) -> None:

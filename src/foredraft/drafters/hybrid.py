@@ -104,15 +104,24 @@ class HybridDrafter(BaseDrafter):
         return tree
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
-        emitted = int(verdict.lengths.sum())
-        if self._proposed and emitted >= sum(features.counts):  # else prompts were read in the same pass
+        if self._proposed:
+            self._learn(batch, verdict.lengths.tolist(), sum(features.counts))
+        given = self.wants
+        for member in self._members:
+            member.commit(batch, verdict, _part(features, given, member.wants))
+
+    def _learn(self, batch: Collection[Sequence], lengths: Collection[int], computed: int) -> None:
+        """What a token took, and which drafts came true. `lengths` are the tokens that came, `computed` those that the
+        pass read; if it read more, prompts were among them, which take their own time.
+        """
+        emitted = sum(lengths)
+        if computed <= emitted:
             self._token_seconds.add((time.perf_counter() - self._proposed) / emitted)
         self._proposed = 0.0
         for sequence in batch:
             self._blend.judge(sequence)
-        given = self.wants
         for member in self._members:
-            member.commit(batch, verdict, _part(features, given, member.wants))
+            member.learn(batch, lengths)
 
     def end(self, sequence: Sequence) -> None:
         self._blend.drop(sequence)

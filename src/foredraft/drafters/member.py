@@ -30,13 +30,13 @@ TRYING = 0.005
 """Share of the time for drafts that aren't expected to pay."""
 FRESH = 16
 """Tokens since its last draft that a drafter reads in no time."""
-PAID_BACK = 64
+PAID_BACK = 32
 """Steps in which a sequence should earn what reading its text takes."""
 FIRST_GAIN, FIRST_DRAFTS = 0.6, 8
 """Accepted tokens of a draft before anything is known, and how many drafts that is worth."""
-HOPE, OWN = 0.25, 0.08
-"""A sequence's own gain starts with so many tokens more than all of them gained, since where drafts just don't pay on
-the whole, they do in some texts; its newest draft has this weight."""
+HOPE, OWN = 1.3, 0.08
+"""A sequence's own gain starts as so many times what all of them gained, since where drafts just don't pay on the
+whole, they do in some texts; its newest draft has this weight."""
 
 
 class Member:
@@ -95,13 +95,14 @@ class Member:
             for sequence, draft, nodes in zip(batch, self._drafts(tree, budget), budget, strict=True)
         ]
 
+    def learn(self, batch: Collection[Sequence], lengths: Collection[int]) -> None:
+        """How many tokens of the last draft came true; what wasn't verified gained nothing."""
+        for sequence, length in zip(batch, lengths, strict=True):
+            came_true = self.proposals.judge(sequence)
+            if came_true is not None:
+                self._learn_gain(sequence, min(came_true, length - 1))
+
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
-        """Learn from the tokens that came. What wasn't verified gained nothing."""
-        if not self.rests:
-            for sequence, length in zip(batch, verdict.lengths.tolist(), strict=True):
-                came_true = self.proposals.judge(sequence)
-                if came_true is not None:
-                    self._learn_gain(sequence, min(came_true, length - 1))
         began = time.perf_counter()
         self.drafter.commit(batch, verdict, features)
         if batch and not self.rests:
@@ -123,7 +124,7 @@ class Member:
 
     def _gain(self, sequence: Sequence) -> float:
         own = self._own_gains.get(sequence.id)
-        return self._gains[sequence.params.greedy].value + HOPE if own is None else own
+        return HOPE * self._gains[sequence.params.greedy].value if own is None else own
 
     def _learn_gain(self, sequence: Sequence, tokens: int) -> None:
         before = self._gain(sequence)

@@ -130,6 +130,21 @@ class AutoController:
             self.drafts_host_ms += 0.05 * (max(0.0, host - self.host_ms) - self.drafts_host_ms)
         else:
             self.host_ms += 0.05 * (host - self.host_ms)
+        if tree.width:
+            self._learn_acceptance(report, tree)
+        self._asking.observe(self._saved_ms(report), report.draft_seconds * 1e3)
+        self._spent_ms += milliseconds
+        if self._explores:
+            self._explored_ms += report.draft_seconds * 1e3
+        if self.decision is not None and self.decision.gain < 1:
+            self._explored_ms += self.decision.milliseconds - self.decision.plain_milliseconds
+
+    def forget(self, sequence: Sequence) -> None:
+        self._records.pop(sequence.id, None)
+        self._asking.forget(sequence.id)
+
+    def _learn_acceptance(self, report: StepReport, tree: TokenTree) -> None:
+        """Which drafts came true, and what making them took."""
         depths = [max(levels, default=0) for levels in tree.levels]
         drafted = [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]
         if self.trims and self._levels and all(sequence_id in self._records for sequence_id in drafted):
@@ -141,16 +156,6 @@ class AutoController:
             if depth:
                 self._records.setdefault(sequence_id, self._fresh()).observe(depth, accepted, promise)
                 self._prior.observe(depth, accepted, promise)
-        self._asking.observe(self._saved_ms(report), report.draft_seconds * 1e3)
-        self._spent_ms += milliseconds
-        if self._explores:
-            self._explored_ms += report.draft_seconds * 1e3
-        if self.decision is not None and self.decision.gain < 1:
-            self._explored_ms += self.decision.milliseconds - self.decision.plain_milliseconds
-
-    def forget(self, sequence: Sequence) -> None:
-        self._records.pop(sequence.id, None)
-        self._asking.forget(sequence.id)
 
     def _saved_ms(self, report: StepReport) -> dict[int, float]:
         """The time of the tokens that were accepted, less what the drafts added to the step."""
