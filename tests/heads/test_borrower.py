@@ -15,10 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.drafters.head_method import method_of
 from foredraft.drafters.open_draft_model import open_draft_model
 from foredraft.engine.engine import Engine
 from foredraft.errors import LoadError
 from foredraft.heads.borrower import write_borrower
+from foredraft.heads.checkpoint import read_head
 from foredraft.heads.info import TargetFacts
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
@@ -125,3 +127,9 @@ def test_another_targets_draft_model_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(LoadError, match="vocabulary size 99"):
         DraftModelDrafter(str(folder)).bind(lean_target("int8"))
+
+
+def test_its_folder_alone_names_the_method(folder: Path) -> None:
+    assert method_of(str(folder)) is None  # no head: what remains is a draft model
+    with pytest.raises(LoadError, match="a draft model, which method 'draft_model' runs, not a head"):
+        read_head(str(folder))

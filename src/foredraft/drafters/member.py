@@ -75,9 +75,7 @@ class Member:
             nodes if nodes and self._pays(sequence, tokens, token_seconds) else 0
             for sequence, nodes, tokens in zip(batch, budget, expected, strict=True)
         ]
-        if any(wishes) and self._seconds.value:
-            return wishes
-        if self._seconds.value and time.perf_counter() < self._next_try:
+        if self._seconds.value and (any(wishes) or time.perf_counter() < self._next_try):
             return wishes
         # Nothing is known, or it is time for a try: one sequence is enough, that with the least to read.
         unread = {row: self._unread(batch[row]) for row, nodes in enumerate(budget) if nodes}

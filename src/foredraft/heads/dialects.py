@@ -90,6 +90,8 @@ def _eagle3(config: Mapping[str, Any], names: Iterable[str]) -> Dialect:
 
 def _something_else(config: Mapping[str, Any], names: Iterable[str]) -> str:
     kind = config.get("model_type")
+    if "foredraft_draft" in config:
+        return "a draft model, which method 'draft_model' runs"
     if any(".layers." in f".{name}" for name in names):
         return f"a whole model of type {kind}" if kind else "a whole model"
     return "a checkpoint of an unknown kind"
