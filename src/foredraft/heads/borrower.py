@@ -77,7 +77,8 @@ def write_borrower(folder: Path, model: PreTrainedModel, draft_ids: Tensor, targ
     network: Any = model
     config: Any = copy.deepcopy(model.config)
     config.vocab_size, config.tie_word_embeddings = len(draft_ids), False
-    content = {**config.to_dict(), MARK: target.to_json()}
+    content = {**config.to_diff_dict(), MARK: target.to_json()}
+    content.pop("_name_or_path", None)
     (folder / "config.json").write_text(json.dumps(content, indent=2, default=str) + "\n", "utf-8")
     names = _without_embedding(config).state_dict().keys() - {"lm_head.weight"}
     state = model.state_dict()
