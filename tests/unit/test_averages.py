@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foredraft.drafters.averages import LowEstimate, Rate, RunningMean
+from foredraft.drafters.averages import LowEstimate, Rate, RunningMean, Slope
 
 
 def test_a_running_mean_is_the_mean_of_few_values() -> None:
@@ -42,3 +42,15 @@ def test_a_rate_is_all_amounts_over_all_units() -> None:
     rate.add(3.0, 10)
     rate.add(0.0, 20)
     assert rate.value == pytest.approx(0.1)
+
+
+def test_a_slope_is_that_of_the_line_behind_the_pairs() -> None:
+    slope = Slope()
+    assert slope.value == 0.0
+    slope.add(1, 5.0)
+    slope.add(1, 5.0)
+    assert slope.value == 0.0
+    for turn in range(200):
+        x = turn % 7
+        slope.add(x, 5 + 0.3 * x)
+    assert slope.value == pytest.approx(0.3, rel=0.05)

@@ -17,7 +17,7 @@ from written_text import VOCAB, script, sequence_of, step, write
 from foredraft.drafters.base import BaseDrafter, Features, Wants
 from foredraft.drafters.blend import Blend
 from foredraft.drafters.hybrid import HybridDrafter
-from foredraft.drafters.member import FIRST_DRAFTS, TRYING, Member
+from foredraft.drafters.member import FIRST_DRAFTS, TRYING, Member, Worth
 from foredraft.drafters.ngram import NgramDrafter
 from foredraft.drafters.prediction import PredictionDrafter
 from foredraft.drafters.proposals import Draft, outcomes
@@ -137,6 +137,9 @@ def test_the_first_drafter_is_always_asked() -> None:
     assert all(slow.asked[:-1])  # nothing fits behind the last token
 
 
+WORTH = Worth(token=0.01, node=0.0)
+
+
 class TestMember:
     """What is asked of a drafter that isn't the first one, with times that are given."""
 
@@ -152,38 +155,46 @@ class TestMember:
 
     def test_the_first_draft_goes_to_the_sequence_with_least_to_read(self) -> None:
         batch = [sequence_of([1] * 40), sequence_of([1] * 9), sequence_of([1] * 20)]
-        assert Member(Fixed([5])).choose(batch, [4, 4, 4], [0.0] * 3, 0.01) == [0, 4, 0]
+        assert Member(Fixed([5])).choose(batch, [4, 4, 4], [0.0] * 3, WORTH) == [0, 4, 0]
 
     def test_one_good_sequence_is_asked_among_bad_ones(self) -> None:
         member = self.member(seconds=0.003)
         good, bad = sequence_of([1]), sequence_of([2])
         self.gained(member, bad, 0, 200)
         self.gained(member, good, 3, 50)
-        assert member.choose([bad, good], [4, 4], [0.0, 0.0], 0.01) == [0, 4]
+        assert member.choose([bad, good], [4, 4], [0.0, 0.0], WORTH) == [0, 4]
 
     def test_what_others_expect_already_counts(self) -> None:
         member = self.member(seconds=0.003)
         sequence = sequence_of([1])
         self.gained(member, sequence, 2, 50)
-        assert member.choose([sequence], [4], [0.0], 0.01) == [4]
-        assert member.choose([sequence], [4], [1.9], 0.01) == [0]
+        assert member.choose([sequence], [4], [0.0], WORTH) == [4]
+        assert member.choose([sequence], [4], [1.9], WORTH) == [0]
 
     def test_a_long_text_must_be_worth_its_reading(self) -> None:
         member = self.member(seconds=0.003)
         member._reading.add(1.0, 1000)
         short, long = sequence_of([1] * 8), sequence_of([1] * 2000)
-        assert member.choose([short, long], [4, 4], [0.0, 0.0], 0.01) == [4, 0]
+        assert member.choose([short, long], [4, 4], [0.0, 0.0], WORTH) == [4, 0]
+
+    def test_nodes_that_make_the_pass_longer_count_as_time(self) -> None:
+        member = self.member(seconds=0.003)
+        sequence = sequence_of([1])
+        self.gained(member, sequence, 1, 50)
+        member._verified.add(8)
+        assert member.choose([sequence], [4], [0.0], Worth(0.01, 0.0)) == [4]
+        assert member.choose([sequence], [4], [0.0], Worth(0.01, 0.001)) == [0]
 
     def test_a_cheap_drafter_is_always_asked(self) -> None:
         member = self.member(seconds=0.0001)
         sequence = sequence_of([1])
         self.gained(member, sequence, 0, 200)
-        assert member.choose([sequence], [4], [0.0], 0.01) == [4]
+        assert member.choose([sequence], [4], [0.0], WORTH) == [4]
 
     def test_a_few_bad_drafts_at_the_beginning_turn_nothing_off(self) -> None:
         member = self.member(seconds=0.003)
         self.gained(member, sequence_of([1]), 0, FIRST_DRAFTS // 4)
-        assert member.choose([sequence_of([2])], [4], [0.0], 0.01) == [4]
+        assert member.choose([sequence_of([2])], [4], [0.0], WORTH) == [4]
 
 
 def test_a_useful_drafter_is_asked_though_it_takes_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LowEstimate", "Rate", "RunningMean"]
+__all__ = ["LowEstimate", "Rate", "RunningMean", "Slope"]
 
 LATEST = 0.02
 FALLS, RISES = 0.3, 0.02
@@ -48,3 +48,27 @@ class Rate:
     @property
     def value(self) -> float:
         return self.amount / self.units if self.units else 0.0
+
+
+@dataclass
+class Slope:
+    """By how much one quantity grows with another, from the latest pairs of both; 0 until the other has varied."""
+
+    _x: float = 0.0
+    _y: float = 0.0
+    _variance: float = 0.0
+    _covariance: float = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        if not self._y:
+            self._x, self._y = x, y
+            return
+        dx, dy = x - self._x, y - self._y
+        self._x += LATEST * dx
+        self._y += LATEST * dy
+        self._variance = (1 - LATEST) * (self._variance + LATEST * dx * dx)
+        self._covariance = (1 - LATEST) * (self._covariance + LATEST * dx * dy)
+
+    @property
+    def value(self) -> float:
+        return self._covariance / self._variance if self._variance else 0.0

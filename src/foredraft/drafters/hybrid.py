@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from foredraft.drafters.averages import RunningMean
+from foredraft.drafters.averages import RunningMean, Slope
 from foredraft.drafters.base import BaseDrafter, Drafter, Features, Wants
 from foredraft.drafters.blend import Blend
 from foredraft.drafters.eagle import Eagle3Drafter
-from foredraft.drafters.member import Member
+from foredraft.drafters.member import Member, Worth
 from foredraft.drafters.open_head import facts_of
 from foredraft.drafters.prediction import PredictionDrafter
 from foredraft.drafters.proposals import Draft, tree_of
@@ -58,7 +58,9 @@ class HybridDrafter(BaseDrafter):
         if len(given) > MOST_DRAFTERS:
             raise ConfigError(f"A hybrid of {len(given)} drafters is too much; list at most {MOST_DRAFTERS}.")
         self._token_seconds = RunningMean(weight=0.1)
-        self._proposed = 0.0
+        self._step_seconds = Slope()
+        """By verified nodes."""
+        self._began = self._proposed = 0.0
         self._take(given)
 
     @property
@@ -85,11 +87,13 @@ class HybridDrafter(BaseDrafter):
             member.drafter.begin(sequence)
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+        self._began = time.perf_counter()
         drafts: list[list[Draft]] = [[] for _ in batch]
         expected = [0.0] * len(batch)
+        worth = Worth(self._token_seconds.value, max(0.0, self._step_seconds.value))
         for member in self._members:
             first = member is self._members[0]
-            asked = budget if first else member.choose(batch, budget, expected, self._token_seconds.value)
+            asked = budget if first else member.choose(batch, budget, expected, worth)
             member.rests = any(budget) and not any(asked)
             for row, draft in enumerate(member.propose(batch, asked)):
                 drafts[row].append(draft)
@@ -105,23 +109,25 @@ class HybridDrafter(BaseDrafter):
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         if self._proposed:
-            self._learn(batch, verdict.lengths.tolist(), sum(features.counts))
+            self._learn(batch, verdict.lengths.tolist(), features)
         given = self.wants
         for member in self._members:
             member.commit(batch, verdict, _part(features, given, member.wants))
 
-    def _learn(self, batch: Collection[Sequence], lengths: Collection[int], computed: int) -> None:
-        """What a token took, and which drafts came true. `lengths` are the tokens that came, `computed` those that the
-        pass read; if it read more, prompts were among them, which take their own time.
+    def _learn(self, batch: Collection[Sequence], lengths: Collection[int], features: Features) -> None:
+        """What the step took, unless prompts were read in it, which take their own time; and which drafts came true.
+        `lengths` are the tokens that came.
         """
-        emitted = sum(lengths)
-        if computed <= emitted:
-            self._token_seconds.add((time.perf_counter() - self._proposed) / emitted)
+        emitted, verified = sum(lengths), features.tree.sizes.tolist()
+        if sum(features.counts) <= emitted:
+            now = time.perf_counter()
+            self._token_seconds.add((now - self._began) / emitted)
+            self._step_seconds.add(sum(verified), now - self._proposed)
         self._proposed = 0.0
         for sequence in batch:
             self._blend.judge(sequence)
         for member in self._members:
-            member.learn(batch, lengths)
+            member.learn(batch, lengths, verified)
 
     def end(self, sequence: Sequence) -> None:
         self._blend.drop(sequence)

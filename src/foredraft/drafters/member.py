@@ -1,8 +1,9 @@
 """A hybrid's member: a drafter, what a draft of its costs, and how many tokens it brings.
 
-A drafter is asked when its usual draft saves more time than it takes. The time of a draft is that of one that follows
-upon another: the first one of a sequence, and the first after a pause, also read what was said meanwhile, which is paid
-once. Where asking doesn't pay, a draft is tried now and then, so seldom that trying takes a set share of the time.
+A drafter is asked when its usual draft saves more time than making it and verifying its nodes take. The time of a draft
+is that of one that follows upon another: the first one of a sequence, and the first after a pause, also read what was
+said meanwhile, which is paid once. Where asking doesn't pay, a draft is tried now and then, so seldom that trying takes
+a set share of the time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Collection
 from functools import cached_property
+from typing import NamedTuple
 
 from foredraft.drafters.averages import LowEstimate, Rate, RunningMean
 from foredraft.drafters.base import Drafter, Features, Wants
@@ -19,13 +21,13 @@ from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
 
-__all__ = ["Member"]
+__all__ = ["Member", "Worth"]
 
 DEPTHS = 16
 CHEAP = 0.03
 """A drafter that takes less than this share of a token's time is always asked."""
-MARGIN = 1.3
-"""By how much a drafter must save more time than it takes: its nodes make the pass longer, too."""
+MARGIN = 1.1
+"""By how much a drafter must save more time than it takes."""
 TRYING = 0.005
 """Share of the time for drafts that aren't expected to pay."""
 FRESH = 16
@@ -39,6 +41,13 @@ HOPE, OWN = 1.3, 0.08
 whole, they do in some texts; its newest draft has this weight."""
 
 
+class Worth(NamedTuple):
+    """What a token takes in this batch, and what another verified node adds to a step, in seconds."""
+
+    token: float
+    node: float
+
+
 class Member:
     """It `rests` in steps that don't ask it; candidates, which cost time, aren't computed for it then."""
 
@@ -49,6 +58,8 @@ class Member:
         self._gains = {greedy: RunningMean(FIRST_GAIN, FIRST_DRAFTS) for greedy in (True, False)}
         """Accepted tokens of a draft, for greedy requests and for sampled ones, which are two different trades."""
         self._own_gains: dict[int, float] = {}
+        self._verified = RunningMean()
+        """Nodes that were verified in a step with a draft of a sequence's."""
         self._seconds = LowEstimate()
         """Of a draft that follows upon another, by sequence."""
         self._reading = Rate()
@@ -64,15 +75,13 @@ class Member:
         return self.drafter.wants
 
     def choose(
-        self, batch: Collection[Sequence], budget: Collection[int], expected: Collection[float], token_seconds: float
+        self, batch: Collection[Sequence], budget: Collection[int], expected: Collection[float], worth: Worth
     ) -> list[int]:
         """The budgets of those whose drafts should save more time than they take, compared with `expected` accepted
         tokens without them; 0 for the others.
-
-        token_seconds  what a token takes in this batch
         """
         wishes = [
-            nodes if nodes and self._pays(sequence, tokens, token_seconds) else 0
+            nodes if nodes and self._pays(sequence, tokens, worth) else 0
             for sequence, nodes, tokens in zip(batch, budget, expected, strict=True)
         ]
         if self._seconds.value and (any(wishes) or time.perf_counter() < self._next_try):
@@ -93,12 +102,13 @@ class Member:
             for sequence, draft, nodes in zip(batch, self._drafts(tree, budget), budget, strict=True)
         ]
 
-    def learn(self, batch: Collection[Sequence], lengths: Collection[int]) -> None:
-        """How many tokens of the last draft came true; what wasn't verified gained nothing."""
-        for sequence, length in zip(batch, lengths, strict=True):
+    def learn(self, batch: Collection[Sequence], lengths: Collection[int], verified: Collection[int]) -> None:
+        """How many tokens of the last draft came true, of `verified` nodes; what wasn't verified gained nothing."""
+        for sequence, length, nodes in zip(batch, lengths, verified, strict=True):
             came_true = self.proposals.judge(sequence)
             if came_true is not None:
                 self._learn_gain(sequence, min(came_true, length - 1))
+                self._verified.add(nodes)
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
         began = time.perf_counter()
@@ -112,13 +122,14 @@ class Member:
         self._own_gains.pop(sequence.id, None)
         self.drafter.end(sequence)
 
-    def _pays(self, sequence: Sequence, expected: float, token_seconds: float) -> bool:
-        seconds = self._seconds.value + self._commit_seconds.value
-        if seconds < CHEAP * token_seconds:
+    def _pays(self, sequence: Sequence, expected: float, worth: Worth) -> bool:
+        drafting = self._seconds.value + self._commit_seconds.value
+        if drafting < CHEAP * worth.token:
             return True
         unread = max(0, self._unread(sequence) - FRESH)
-        saved = (self._gain(sequence) - expected) * token_seconds
-        return saved - MARGIN * seconds > self._reading.value * unread / PAID_BACK
+        saved = (self._gain(sequence) - expected) * worth.token
+        taken = drafting + self._verified.value * worth.node
+        return saved - MARGIN * taken > self._reading.value * unread / PAID_BACK
 
     def _gain(self, sequence: Sequence) -> float:
         own = self._own_gains.get(sequence.id)
