@@ -54,7 +54,7 @@ def drafted(
     )
     sequence = Sequence(0, SamplingParams(), example.tokens.tolist()[: row + 2], 1, 0)
     cache.begin(sequence)
-    cache.add(sequence, 0, features[: row + 1])
+    cache.add(sequence, 0, features, 0, row + 1)
     cache.catch_up([sequence])
     state = cache.state(sequence)
     assert state is not None

@@ -27,6 +27,13 @@ class Foreign(BaseDrafter):
     strength: int = 3
 
 
+@dataclass
+class Demanding(BaseDrafter):
+    """Can't do without being told something."""
+
+    corpus: str
+
+
 class NoDataclass(BaseDrafter):
     """Has no fields to configure."""
 
@@ -36,6 +43,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another package with drafters, good and bad."""
     entries = [
         EntryPoint("foreign", f"{__name__}:Foreign", methods.ENTRY_POINTS),
+        EntryPoint("demanding", f"{__name__}:Demanding", methods.ENTRY_POINTS),
         EntryPoint("plain_class", f"{__name__}:NoDataclass", methods.ENTRY_POINTS),
         EntryPoint("gone", "no_such_package:Drafter", methods.ENTRY_POINTS),
     ]
@@ -127,13 +135,13 @@ def test_options_of_vllm_without_meaning_here_say_why(key: str) -> None:
     assert f"{key!r} is a vLLM option that this engine has no use for" in refusal({"method": "ngram", key: 1})
 
 
-def test_a_missing_model_is_named() -> None:
-    assert "needs model" in refusal({"method": "draft_model"})
+def test_a_missing_value_is_named(installed: None) -> None:
+    assert "needs corpus" in refusal({"method": "demanding"})
 
 
-@pytest.mark.parametrize("method", ["eagle", "eagle3", "medusa"])
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "medusa"])
 def test_a_missing_head_is_named(method: str) -> None:
-    """Heads ship for some targets, so that only the target tells."""
+    """Heads and draft models ship for some targets, so that only the target tells."""
     built = build_drafter({"method": method})
     assert built is not None
     with pytest.raises(LoadError, match=r"(?i)model"):
