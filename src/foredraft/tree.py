@@ -107,6 +107,11 @@ class TokenTree:
         return rows
 
     @cached_property
+    def heights(self) -> list[int]:
+        """For each row, the nodes on its longest path."""
+        return [max(levels, default=0) for levels in self.levels]
+
+    @cached_property
     def depths(self) -> Tensor:
         """[B, N] the same as `levels`; 0 for padding."""
         rows = [[*own, *[0] * (self.width - len(own))] for own in self.levels]

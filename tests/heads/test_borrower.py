@@ -97,6 +97,15 @@ def test_the_stock_model_lends_its_table_too(tmp_path: Path) -> None:
     assert bool(torch.isfinite(logits(tmp_path, target, [3, 4, 5])).all())
 
 
+def test_its_output_layer_is_its_own_whatever_the_config_says(folder: Path) -> None:
+    text = [3, 50, 7]
+    before = [logits(folder, target, text) for target in (lean_target("int8"), tiny_target())]
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    after = [logits(folder, target, text) for target in (lean_target("int8"), tiny_target())]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
 def rewritten(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> Path:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from foredraft.engine.llm import LLM
+from foredraft.heads.info import TargetFacts
+from foredraft.training.distill import DistillTask
 from foredraft.training.loop import Trained, TrainPlan
 from foredraft.training.losses import Objective
 from foredraft.training.opening import TrainingTarget
 from foredraft.training.options import DrafterOptions, Kind
 from foredraft.training.run import Beginning, run_training
+from foredraft.training.target_states import TargetMatrices
 from foredraft.types import SamplingParams
 
 PLAN = TrainPlan(epochs=25, batch_tokens=400, learning_rate=5e-3, evaluations=2, checkpoint_minutes=60)
@@ -97,3 +101,15 @@ def test_states_that_were_not_kept_are_computed(training_target: TrainingTarget,
         assert own.answer == other.answer
         scale = float(other.states.abs().max())
         assert torch.allclose(own.states, other.states, atol=0.01 * scale)
+
+
+@pytest.mark.parametrize(("family", "lean"), [("llama", True), ("gemma2", False)])
+def test_only_what_can_borrow_is_written_to_borrow(family: str, lean: bool, tmp_path: Path) -> None:
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 1}
+    config = CONFIG_MAPPING[family](vocab_size=64, hidden_size=32, intermediate_size=48, **sizes)
+    student = AutoModelForCausalLM.from_config(config)
+    matrices = TargetMatrices(torch.zeros(64, 32), torch.zeros(64, 32))
+    task = DistillTask(student, None, matrices, torch.arange(40), TargetFacts())
+    task.save(tmp_path, {})
+    assert (tmp_path / "lean" / "model.safetensors").is_file() == lean
+    assert task.usage(None)["model"] == ("lean" if lean else "")

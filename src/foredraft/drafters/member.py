@@ -98,8 +98,8 @@ class Member:
         tree = self.drafter.propose(batch, budget)
         self._learn_time([seq for seq, nodes in zip(batch, budget, strict=True) if nodes], time.perf_counter() - began)
         return [
-            self.proposals.note(sequence, draft, _depths(draft)) if nodes else draft
-            for sequence, draft, nodes in zip(batch, self._drafts(tree, budget), budget, strict=True)
+            self.proposals.note(sequence, draft, kinds) if nodes else draft
+            for sequence, (draft, kinds), nodes in zip(batch, self._drafts(tree, budget), budget, strict=True)
         ]
 
     def learn(self, batch: Collection[Sequence], lengths: Collection[int], verified: Collection[int]) -> None:
@@ -153,20 +153,16 @@ class Member:
         self._read.update({sequence.id: len(sequence.tokens) for sequence in asked})
         self._next_try = time.perf_counter() + seconds / TRYING
 
-    def _drafts(self, tree: TokenTree, budget: Collection[int]) -> list[Draft]:
-        """The rows; a node without a score gets the product of the shares that came true at its depth and above."""
-        drafts = drafts_of(tree, budget)
-        if tree.scores is None:
-            rates = self.proposals.rates.tolist()
-            for draft in drafts:
-                for node, (parent, depth) in enumerate(zip(draft.parents, _depths(draft), strict=True)):
-                    draft.scores[node] = (draft.scores[parent] if parent >= 0 else 1.0) * rates[depth]
+    def _drafts(self, tree: TokenTree, budget: Collection[int]) -> list[tuple[Draft, list[int]]]:
+        """The rows, and the depth of each node as an index into the rates, 0 for the root's children. A node without a
+        score gets the product of the shares that came true at its depth and above.
+        """
+        drafts = []
+        for draft, levels in zip(drafts_of(tree, budget), tree.levels, strict=True):
+            kinds = [min(level, DEPTHS) - 1 for level in levels[: len(draft.tokens)]]
+            if tree.scores is None:
+                rates = self.proposals.rates.tolist()
+                for node, (parent, kind) in enumerate(zip(draft.parents, kinds, strict=True)):
+                    draft.scores[node] = (draft.scores[parent] if parent >= 0 else 1.0) * rates[kind]
+            drafts.append((draft, kinds))
         return drafts
-
-
-def _depths(draft: Draft) -> list[int]:
-    """Depth of each node, 0 for the root's children, as an index into a member's rates."""
-    depths: list[int] = []
-    for parent in draft.parents:
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    return [min(depth, DEPTHS - 1) for depth in depths]

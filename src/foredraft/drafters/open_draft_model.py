@@ -74,7 +74,7 @@ def _open_borrower(files: HeadFiles, target: Target) -> DraftModel:
     from foredraft.target.stock_decoder import exact_length
 
     config, tensors, draft_ids = read_borrower(files, facts_of(target))
-    decoder = target.decoder.companion(config, tensors, tensors.__getitem__)
+    decoder = target.decoder.companion(config, tensors)
     longest = min(int(config.max_position_embeddings), exact_length(config) or target.max_model_len)
     return DraftModel(decoder, longest, target.decoder.vocab_size, draft_ids.to(decoder.device))
 

@@ -108,10 +108,9 @@ class AutoController:
             return tree
         rows = self._probabilities(batch, tree)
         drafted = sum(map(len, rows))
-        depths = [max(levels, default=0) for levels in tree.levels]
-        self._levels = max(depths)
+        self._levels = max(tree.heights)
         if not self._limited:
-            self._breadth += 0.1 * (drafted / sum(depths) - self._breadth)
+            self._breadth += 0.1 * (drafted / sum(tree.heights) - self._breadth)
         kept, count = self._choose(rows, drafted, load)
         if count == 0 and self._doubtful(batch, tree) and self._may_explore():
             count = self._explore(min(len(batch), drafted), load)
@@ -145,13 +144,12 @@ class AutoController:
 
     def _learn_acceptance(self, report: StepReport, tree: TokenTree) -> None:
         """Which drafts came true, and what making them took."""
-        depths = [max(levels, default=0) for levels in tree.levels]
         drafted = [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]
         if self.trims and self._levels and all(sequence_id in self._records for sequence_id in drafted):
             self.drafting.observe(self._levels, report.draft_seconds * 1e3)  # a first draft reads a whole prompt
         promised = tree.scores.sum(dim=1).tolist() if tree.scores is not None else [None] * report.batch
         for sequence_id, depth, accepted, promise in zip(
-            report.sequence_ids, depths, report.accepted, promised, strict=True
+            report.sequence_ids, tree.heights, report.accepted, promised, strict=True
         ):
             if depth:
                 self._records.setdefault(sequence_id, self._fresh()).observe(depth, accepted, promise)
@@ -183,8 +181,8 @@ class AutoController:
                 for sequence, scores, size in zip(batch, tree.scores.tolist(), tree.sizes.tolist(), strict=True)
             ]
         rows = []
-        for sequence, levels in zip(batch, tree.levels, strict=True):
-            curve = self._record(sequence).survival(max(levels, default=0))
+        for sequence, levels, height in zip(batch, tree.levels, tree.heights, strict=True):
+            curve = self._record(sequence).survival(height)
             rows.append([curve[depth - 1] for depth in levels])
         return rows
 

@@ -108,8 +108,7 @@ class _Watch(FixedController):
 
     def observe(self, report: StepReport, tree: TokenTree) -> None:
         if tree.width and not report.prompt_rows:
-            depth = max(max(levels, default=0) for levels in tree.levels)
-            self.drafts.append(_Draft(report.draft_seconds * 1e3, depth, sum(report.drafted)))
+            self.drafts.append(_Draft(report.draft_seconds * 1e3, max(tree.heights), sum(report.drafted)))
 
 
 def _scattered_runs(vocabulary: int) -> list[list[int]]:

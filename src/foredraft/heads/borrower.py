@@ -11,13 +11,11 @@ model.safetensors has the layers, the final norm, `lm_head.weight` [Vd, H], and 
 from __future__ import annotations
 
 import copy
-import json
-import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from foredraft.errors import LoadError
@@ -25,6 +23,7 @@ from foredraft.heads.files import HeadFiles
 from foredraft.heads.fill import fill
 from foredraft.heads.info import TargetFacts, check_target
 from foredraft.heads.levels import from_levels, to_levels
+from foredraft.heads.save import save_checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -43,7 +42,7 @@ class Borrower(NamedTuple):
     draft_ids: Tensor
 
 
-def borrows(config: dict[str, Any]) -> bool:
+def borrows(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of such a model."""
     return MARK in config
 
@@ -73,20 +72,16 @@ def read_borrower(files: HeadFiles, target: TargetFacts) -> Borrower:
 
 def write_borrower(folder: Path, model: PreTrainedModel, draft_ids: Tensor, target: TargetFacts) -> None:
     """Write `model`, whose embedding table is the target's, as int8 without that table. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
     network: Any = model
     config: Any = copy.deepcopy(model.config)
     config.vocab_size, config.tie_word_embeddings = len(draft_ids), False
     content = {**config.to_diff_dict(), MARK: target.to_json()}
     content.pop("_name_or_path", None)
-    (folder / "config.json").write_text(json.dumps(content, indent=2, default=str) + "\n", "utf-8")
     names = _without_embedding(config).state_dict().keys() - {"lm_head.weight"}
     state = model.state_dict()
-    tensors = to_levels({name: state[name].detach().cpu().float().contiguous() for name in sorted(names)})
-    tensors |= to_levels({"lm_head.weight": network.get_output_embeddings().weight.detach()[draft_ids].cpu()})
-    unfinished = folder / "model.safetensors.part"
-    save_file({**tensors, IDS: draft_ids.cpu()}, unfinished, metadata={"format": "pt"})
-    os.replace(unfinished, folder / "model.safetensors")
+    matrices = {name: state[name].float() for name in sorted(names)}
+    matrices["lm_head.weight"] = network.get_output_embeddings().weight[draft_ids]
+    save_checkpoint(folder, content, {**to_levels(matrices), IDS: draft_ids})
 
 
 def _without_embedding(config: PreTrainedConfig) -> PreTrainedModel:
@@ -94,9 +89,9 @@ def _without_embedding(config: PreTrainedConfig) -> PreTrainedModel:
 
     factory: Any = AutoModelForCausalLM
     with torch.device("meta"):
-        network: Any = factory.from_config(config)
+        network: PreTrainedModel = factory.from_config(config)
     network.set_input_embeddings(nn.Identity())
-    return network  # type: ignore[no-any-return]
+    return network
 
 
 def _size(target: TargetFacts, ids: Tensor) -> int:

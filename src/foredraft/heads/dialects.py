@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from foredraft.errors import LoadError
+from foredraft.heads.borrower import borrows
 from foredraft.heads.info import Dialect
 
 __all__ = ["detect", "eagle_name"]
@@ -90,7 +91,7 @@ def _eagle3(config: Mapping[str, Any], names: Iterable[str]) -> Dialect:
 
 def _something_else(config: Mapping[str, Any], names: Iterable[str]) -> str:
     kind = config.get("model_type")
-    if "foredraft_draft" in config:
+    if borrows(config):
         return "a draft model, which method 'draft_model' runs"
     if any(".layers." in f".{name}" for name in names):
         return f"a whole model of type {kind}" if kind else "a whole model"

@@ -6,13 +6,10 @@ sentence rather than written as a head that drafts nonsense.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from foredraft.errors import ConfigError
@@ -20,6 +17,7 @@ from foredraft.heads.eagle import EagleHead
 from foredraft.heads.info import TargetFacts
 from foredraft.heads.medusa import MedusaHeads
 from foredraft.heads.native import native_config, native_tensors
+from foredraft.heads.save import save_checkpoint
 from foredraft.heads.write_eagle import safeailab_eagle, sglang_eagle, speculators_eagle
 from foredraft.heads.write_medusa import fasterdecoding_medusa, vllm_medusa
 
@@ -84,27 +82,7 @@ def write_head(
     config["foredraft"] = {**(extra or {}), "target": facts.to_json()}
     place = Path(folder)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        _save(place / "model.safetensors", tensors)
-        _replace(place / "config.json", json.dumps(config, indent=2) + "\n")
+        save_checkpoint(place, config, tensors)
     except OSError as error:
         raise ConfigError(f"{place} can't be written ({error.strerror or error}); pass another folder") from error
     return place
-
-
-def _save(path: Path, tensors: dict[str, Tensor]) -> None:
-    aside = path.with_name(path.name + ".part")
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    seen: set[int] = set()
-    for name, tensor in ready.items():  # safetensors refuses two names for the same memory
-        if tensor.data_ptr() in seen:
-            ready[name] = tensor.clone()
-        seen.add(tensor.data_ptr())
-    save_file(ready, aside, metadata={"format": "pt"})
-    os.replace(aside, path)
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(path.name + ".part")
-    aside.write_text(text, "utf-8")
-    os.replace(aside, path)

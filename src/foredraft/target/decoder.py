@@ -6,7 +6,7 @@ rows of the same pass see each other along their paths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -76,8 +76,8 @@ class Decoder(Protocol):
         """The same model with its first `layers` layers, then its own final norm and head; weights are shared."""
         ...
 
-    def companion(self, config: PreTrainedConfig, names: Iterable[str], read: Callable[[str], Tensor]) -> Decoder:
-        """A Llama-shaped model that has no embedding table and looks tokens up in this one's; `names` and `read` as for
-        `load_fast_decoder`. It shares this one's threads. Raises LoadError if there is no way to run it.
+    def companion(self, config: PreTrainedConfig, tensors: Mapping[str, Tensor]) -> Decoder:
+        """A Llama-shaped model that has no embedding table and looks tokens up in this one's. It has an output layer of
+        its own and shares this one's threads. Raises LoadError if there is no way to run it.
         """
         ...

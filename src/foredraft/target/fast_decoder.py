@@ -7,7 +7,8 @@ are taken over from the checkpoint one by one, so that there is no second copy o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -51,7 +52,7 @@ class Way(Protocol):
 
     def truncated(self, layers: int) -> Way: ...
 
-    def companion(self, shape: LlamaShape, names: set[str], take: Callable[[str], Tensor]) -> Way: ...
+    def companion(self, shape: LlamaShape, tensors: Mapping[str, Tensor]) -> Way: ...
 
 
 class FastDecoder:
@@ -111,13 +112,12 @@ class FastDecoder:
             raise LoadError(f"target:{layers} asks for {layers} of the target's {total} layers; give 1 to {total}.")
         return FastDecoder(self.weight_format, self.way.truncated(layers))
 
-    def companion(self, config: PreTrainedConfig, names: Iterable[str], read: Callable[[str], Tensor]) -> FastDecoder:
+    def companion(self, config: PreTrainedConfig, tensors: Mapping[str, Tensor]) -> FastDecoder:
         """A model in this one's format that has no embedding table and looks tokens up in this one's. Raises LoadError
         unless it is Llama-shaped and as wide.
         """
-        present = set(names)
-        shape = _companion_shape(config, present, self.hidden_size)
-        return FastDecoder(self.weight_format, self.way.companion(shape, present, read))
+        shape = _companion_shape(config, tensors, self.hidden_size)
+        return FastDecoder(self.weight_format, self.way.companion(shape, tensors))
 
 
 def build_fast_decoder(
@@ -167,25 +167,23 @@ def load_fast_decoder(
     return FastDecoder(weight_format, TorchWay(shape, present, read, weight_format, torch.device(device)))
 
 
-def companion_in_torch(
-    table: Tensor, config: PreTrainedConfig, names: Iterable[str], read: Callable[[str], Tensor]
-) -> FastDecoder:
+def companion_in_torch(table: Tensor, config: PreTrainedConfig, tensors: Mapping[str, Tensor]) -> FastDecoder:
     """A model in plain torch that looks tokens up in `table` [V, H], on its device. Raises LoadError unless it is
     Llama-shaped and as wide.
     """
     from foredraft.target.torch_way import TorchWay
 
-    present = set(names)
-    shape = _companion_shape(config, present, table.shape[1])
+    shape = _companion_shape(config, tensors, table.shape[1])
     weight_format: WeightFormat = "bfloat16" if table.dtype in (torch.bfloat16, torch.float16) else "float32"
-    return FastDecoder(weight_format, TorchWay(shape, present, read, weight_format, table.device, table))
+    way = TorchWay(shape, set(tensors), tensors.__getitem__, weight_format, table.device, table)
+    return FastDecoder(weight_format, way)
 
 
-def _companion_shape(config: PreTrainedConfig, names: set[str], width: int) -> LlamaShape:
+def _companion_shape(config: PreTrainedConfig, names: Iterable[str], width: int) -> LlamaShape:
     try:
-        shape = read_shape(config, names | {EMBEDDING})
+        shape = read_shape(config, {EMBEDDING, *names})
     except Unsupported as error:
         raise LoadError(f"A model that borrows its embedding table can't run: {error}.") from error
     if shape.hidden != width:
         raise LoadError(f"A model of width {shape.hidden} can't borrow embeddings of width {width}.")
-    return shape
+    return replace(shape, tied=False)  # whatever the config says, the table is another model's

@@ -9,7 +9,7 @@ being silently wrong.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -96,8 +96,7 @@ class StockDecoder:
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
         """Ids [T] -> rows [T, E] of the embedding table, without the scaling that some families apply to them."""
-        table: nn.Embedding = self.model.get_input_embeddings()  # type: ignore[assignment]
-        return nn.functional.embedding(tokens.to(self.device), table.weight)
+        return nn.functional.embedding(tokens.to(self.device), self._embedding)
 
     def adopt(self, linear: nn.Linear) -> nn.Module:
         """The layer as it is."""
@@ -133,12 +132,17 @@ class StockDecoder:
                 setattr(small.get_submodule(module), leaf, buffer)
         return StockDecoder(small.train(False).requires_grad_(False))
 
-    def companion(self, config: PreTrainedConfig, names: Iterable[str], read: Callable[[str], Tensor]) -> Decoder:
+    def companion(self, config: PreTrainedConfig, tensors: Mapping[str, Tensor]) -> Decoder:
         """A Llama-shaped model in plain torch that looks tokens up in this one's embedding table."""
         from foredraft.target.fast_decoder import companion_in_torch
 
+        return companion_in_torch(self._embedding, config, tensors)
+
+    @property
+    def _embedding(self) -> Tensor:
+        """[V, E] the embedding table."""
         table: nn.Embedding = self.model.get_input_embeddings()  # type: ignore[assignment]
-        return companion_in_torch(table.weight.detach(), config, names, read)
+        return table.weight.detach()
 
     @property
     def _layers(self) -> nn.ModuleList:

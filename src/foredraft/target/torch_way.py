@@ -7,7 +7,7 @@ int8 products are exact anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import NamedTuple
 
@@ -125,8 +125,8 @@ class TorchWay:
         short.layers = self.layers[:layers]
         return short
 
-    def companion(self, shape: LlamaShape, names: set[str], take: Callable[[str], Tensor]) -> TorchWay:
-        return TorchWay(shape, names, take, self.weight_format, self.device, self.embedding)
+    def companion(self, shape: LlamaShape, tensors: Mapping[str, Tensor]) -> TorchWay:
+        return TorchWay(shape, set(tensors), tensors.__getitem__, self.weight_format, self.device, self.embedding)
 
     def _product(self, x: Tensor, weight: Weight) -> Tensor:
         """[T, K] -> [T, N] in the residual's type."""

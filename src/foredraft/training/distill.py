@@ -3,26 +3,26 @@
 The student has the target's embedding, output layer and final norm and evenly spaced layers of it, the first and the
 last among them; embedding and output layer stay as they are. Its loss is the divergence from the target's distribution.
 
-Two forms are written: a complete model that anything can load, and in `lean/` one that borrows the target's embedding
-table and has the output rows of the draft vocabulary only, which is a quarter of the size and drafts faster.
+A complete model is written that anything can load and, if it is Llama-shaped, in `lean/` one that borrows the target's
+embedding table and has the output rows of the draft vocabulary only, which is a quarter of the size and drafts faster.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from foredraft.errors import ConfigError
 from foredraft.heads.borrower import write_borrower
 from foredraft.heads.info import TargetFacts
+from foredraft.heads.save import save_tensors
+from foredraft.target.llama_shape import Unsupported, read_shape
 from foredraft.training.acceptance import SimulatedAcceptance, chained
 from foredraft.training.examples import Example
 from foredraft.training.losses import Objective, token_losses
@@ -88,6 +88,7 @@ class DistillTask:
     ) -> None:
         self.module: nn.Module = student
         self._facts = facts
+        self._lean = _is_llama_shaped(student)
         self.student, self.tokenizer, self.objective = student, tokenizer, objective
         self._labels = draft_matrix(matrices, label_ids)
         self._ids = label_ids
@@ -129,20 +130,20 @@ class DistillTask:
             config.save_pretrained(folder)
             tied = bool(config.get_text_config().tie_word_embeddings)
             weights = {
-                name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+                name: tensor.to("cpu", torch.bfloat16)
                 for name, tensor in self.student.state_dict().items()
                 if not (tied and name == "lm_head.weight")
             }
-            save_file(weights, folder / "model.safetensors.part", metadata={"format": "pt"})
-            os.replace(folder / "model.safetensors.part", folder / "model.safetensors")
+            save_tensors(folder / "model.safetensors", weights)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(folder)
             (folder / "training.json").write_text(json.dumps(provenance, indent=2) + "\n", "utf-8")
-            ids = torch.arange(config.vocab_size) if self._ids is None else self._ids
-            write_borrower(folder / LEAN, self.student, ids, self._facts)
+            if self._lean:
+                ids = torch.arange(config.vocab_size) if self._ids is None else self._ids
+                write_borrower(folder / LEAN, self.student, ids, self._facts)
 
     def usage(self, acceptance: SimulatedAcceptance | None) -> dict[str, Any]:
-        return {"method": "draft_model", "num_speculative_tokens": 4, "model": LEAN}
+        return {"method": "draft_model", "num_speculative_tokens": 4, "model": LEAN if self._lean else ""}
 
     def activation_bytes(self, tokens: int) -> int:
         config: Any = self.student.config
@@ -165,3 +166,12 @@ class DistillTask:
     @staticmethod
     def _sizes(examples: Sequence[Example]) -> list[int]:
         return [len(example.tokens) - 1 - example.first for example in examples]
+
+
+def _is_llama_shaped(model: PreTrainedModel) -> bool:
+    """Whether a decoder can run it over another one's embedding table."""
+    try:
+        read_shape(model.config, model.state_dict())
+    except Unsupported:
+        return False
+    return True

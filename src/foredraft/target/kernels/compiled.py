@@ -7,7 +7,7 @@ vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 
 import numpy
@@ -166,10 +166,10 @@ class CompiledWay:
         short._cached_keys = None
         return short
 
-    def companion(self, shape: LlamaShape, names: set[str], take: Callable[[str], Tensor]) -> CompiledWay:
+    def companion(self, shape: LlamaShape, tensors: Mapping[str, Tensor]) -> CompiledWay:
         if (reason := refusal(shape)) is not None:
             raise LoadError(f"A model that borrows its embedding table can't run: {reason}.")
-        return CompiledWay(shape, names, take, self.weight_format, None, lender=self)
+        return CompiledWay(shape, set(tensors), tensors.__getitem__, self.weight_format, None, lender=self)
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self._embeddings.rows(tokens)
@@ -213,15 +213,11 @@ class CompiledWay:
 
     def _fill_plan(self, take: Callable[[str], Tensor], borrowed: Embeddings | None) -> None:
         shape, plan = self.shape, self._plan
-        table = None if borrowed else take(EMBEDDING)
-        head = self._weights.pack(table if shape.tied and table is not None else take(HEAD))
+        head = self._weights.pack(take(EMBEDDING if shape.tied else HEAD))
         plan[at.HEAD], plan[at.HEAD_SCALE] = head.words.data_ptr(), self._weights.keep(head.scale)
-        if shape.tied:
-            table = None
-        elif table is not None:
-            full = table.dtype == torch.float32 and self.weight_format == "float32"
-            table = table.to(torch.float32 if full else torch.bfloat16).contiguous()
-        self._embeddings: Embeddings = borrowed or Embeddings(head if table is None else table, self.weight_format)
+        self._embeddings: Embeddings = borrowed or Embeddings(
+            head if shape.tied else self._table(take(EMBEDDING)), self.weight_format
+        )
         self._embeddings.describe(plan)
         plan[at.FINAL_NORM] = self._weights.keep(take(FINAL_NORM))
         plan[at.FORMAT] = FORMATS[self.weight_format]
@@ -229,6 +225,10 @@ class CompiledWay:
         self._buffers.shape.describe(plan)
         plan[at.VERSION], plan[at.LAYERS] = VERSION, shape.layers
         plan[at.VOCABULARY], plan[at.THREADS] = shape.vocabulary, self._crew.threads
+
+    def _table(self, table: Tensor) -> Tensor:
+        full = table.dtype == torch.float32 and self.weight_format == "float32"
+        return table.to(torch.float32 if full else torch.bfloat16).contiguous()
 
     def _point_to(self, cache: KVCache) -> None:
         if self._cached_keys is cache.keys:
