@@ -22,9 +22,16 @@ BLOCK = 512
 _HIGHEST = GUMBEL_MAX + 1e-9  # a hair above, so that rounding never skips a winner
 
 
-def perturbed_argmax(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """scores [n, V] float32 or float64, keys [n] from `noise.row_key` -> [n] token ids."""
-    picks: NDArray[np.int64] = _all_rows(scores, keys)
+def perturbed_argmax(
+    scores: NDArray[np.floating], keys: NDArray[np.int64], floors: NDArray[np.floating] | None = None
+) -> NDArray[np.int64]:
+    """scores [n, V] float32 or float64, keys [n] from `noise.row_key` -> [n] token ids.
+
+    Only tokens whose score is at least their row's floor [n] are picked; each row has one that is.
+    """
+    if floors is None:
+        floors = np.full(len(scores), -np.inf, dtype=scores.dtype)
+    picks: NDArray[np.int64] = _all_rows(scores, keys, floors)
     return picks
 
 
@@ -35,7 +42,7 @@ def _needed_bits(lead: float) -> float:
 
 
 @njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # lets maxima vectorise
-def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64], floors: NDArray[np.floating]) -> NDArray[np.int64]:
     rows, size = scores.shape
     blocks = (size + BLOCK - 1) // BLOCK
     picks = np.zeros(rows, dtype=np.int64)
@@ -45,6 +52,7 @@ def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[
         low = np.uint32(keys[row] & 0xFFFFFFFF)
         high = np.uint32((keys[row] >> 32) & 0xFFFFFFFF)
         values = scores[row]
+        floor = floors[row]
         start = 0
         for block in range(blocks):
             best_here = values[block * BLOCK]
@@ -58,7 +66,7 @@ def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[
         for turn in range(blocks):  # the block with the best score first: it sets a mark that most others can't reach
             block = (start + turn) % blocks
             top = np.float64(block_best[block])
-            if top + _HIGHEST < best:
+            if top + _HIGHEST < best or block_best[block] < floor:
                 continue
             first = block * BLOCK
             count = min(size, first + BLOCK) - first
@@ -71,7 +79,7 @@ def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64]) -> NDArray[
             if np.float64(highest) < needed:
                 continue
             for index in range(count):
-                if np.float64(hashes[index]) < needed:
+                if np.float64(hashes[index]) < needed or values[first + index] < floor:
                     continue
                 total = np.float64(values[first + index]) + noise_of(hashes[index])
                 token = first + index

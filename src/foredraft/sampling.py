@@ -19,14 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foredraft.filters import SMALL_VOCABULARY, floors
 from foredraft.noise import gumbel, row_key
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 
 __all__ = ["Rows", "is_edited", "is_filtered", "pick", "process", "raw_logprobs", "rows_of"]
-
-SMALL_VOCABULARY = 4096
-NEAR_BEST = 12.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,11 +69,17 @@ def pick(logits: Tensor, rows: Collection[Rows]) -> Tensor:
         if _unprocessed(group[0].sequence):
             picks[first:last] = _likeliest(logits[first:last])
         else:
-            scores = process(logits[first:last], group[0])
-            keys = None if group[0].sequence.params.greedy else group[0].keys(logits.device)
-            picks[first:last] = _best(scores, keys)
+            picks[first:last] = _picked(logits[first:last], group[0])
         first = last
     return picks
+
+
+def _picked(logits: Tensor, rows: Rows) -> Tensor:
+    """The picks [n] of one sequence's rows [n, V]."""
+    scores, params = _unfiltered(logits, rows), rows.sequence.params
+    if params.greedy:
+        return _likeliest(scores)
+    return _best(scores, rows.keys(logits.device), floors(scores, params))
 
 
 def _likeliest(logits: Tensor) -> Tensor:
@@ -87,6 +91,14 @@ def _likeliest(logits: Tensor) -> Tensor:
 
 def process(logits: Tensor, rows: Rows) -> Tensor:
     """Apply the request's processors: [n, V] -> [n, V] float32 (float64 stays), -inf for excluded tokens."""
+    scores = _unfiltered(logits, rows)
+    params = rows.sequence.params
+    lowest = None if params.greedy else floors(scores, params)
+    return scores if lowest is None else scores.masked_fill(scores < lowest, -torch.inf)
+
+
+def _unfiltered(logits: Tensor, rows: Rows) -> Tensor:
+    """All processors before the filters, which only exclude tokens."""
     params = rows.sequence.params
     scores = logits if logits.dtype == torch.float64 else logits.float()
     if is_edited(rows.sequence):
@@ -100,18 +112,7 @@ def process(logits: Tensor, rows: Rows) -> Tensor:
             )
         if params.penalised:
             _penalise(scores, rows)
-    if params.greedy:
-        return scores
-    scores = scores / params.temperature if params.temperature != 1.0 else scores
-    if params.min_p > 0:
-        floor = scores.max(dim=-1, keepdim=True).values + torch.tensor(params.min_p).log().to(scores.dtype)
-        scores = scores.masked_fill(scores < floor, -torch.inf)
-    if 0 < params.top_k < scores.shape[-1]:
-        floor = scores.topk(params.top_k, dim=-1).values[:, -1:]
-        scores = scores.masked_fill(scores < floor, -torch.inf)
-    if params.top_p < 1:
-        scores = _nucleus(scores, params.top_p)
-    return scores
+    return scores if params.greedy or params.temperature == 1.0 else scores / params.temperature
 
 
 def raw_logprobs(logits: Tensor) -> Tensor:
@@ -209,44 +210,12 @@ def _penalise(scores: Tensor, rows: Rows) -> None:
     scores[:, tokens] = values
 
 
-def _nucleus(scores: Tensor, top_p: float) -> Tensor:
-    """Keep the smallest set of most likely tokens whose probability reaches `top_p`.
+def _best(scores: Tensor, keys: Tensor, lowest: Tensor | None) -> Tensor:
+    """argmax of scores plus noise, per row, among tokens from the row's lowest score [n, 1] on."""
+    if scores.device.type == "cpu" and scores.shape[-1] > SMALL_VOCABULARY:  # skips the noise of tokens that can't win
+        from foredraft.perturbed_argmax import perturbed_argmax
 
-    Most nuclei are small, so only tokens near the best are sorted unless those don't suffice. Equal logits stay or go
-    together, as their order among themselves is nobody's choice.
-    """
-    total = scores.logsumexp(dim=-1)
-    near = scores > scores.max(dim=-1, keepdim=True).values - NEAR_BEST
-    floors = []
-    for row in range(scores.shape[0]):
-        values = scores[row][near[row]].sort(descending=True).values
-        before = _mass_before(values, total[row])
-        if before[-1] < top_p:
-            values = scores[row].sort(descending=True).values
-            before = _mass_before(values, total[row])
-        floors.append(values[max(1, int((before < top_p).sum())) - 1])
-    return scores.masked_fill(scores < torch.stack(floors).unsqueeze(1), -torch.inf)
-
-
-def _mass_before(values: Tensor, total: Tensor) -> Tensor:
-    probabilities = (values - total).exp()
-    return probabilities.cumsum(dim=-1) - probabilities
-
-
-def _best(scores: Tensor, keys: Tensor | None) -> Tensor:
-    """argmax of scores plus noise, per row."""
-    if keys is None:
-        return _likeliest(scores)
-    if scores.shape[-1] <= SMALL_VOCABULARY:
-        tokens = torch.arange(scores.shape[-1], device=scores.device)
-        return (scores + gumbel(keys, tokens)).argmax(dim=-1)
-    return _best_of_many(scores, keys)
-
-
-def _best_of_many(scores: Tensor, keys: Tensor) -> Tensor:
-    """The same for a large vocabulary: on the CPU by a kernel that skips the noise of tokens that can't win."""
-    if scores.device.type != "cpu":
-        return (scores + gumbel(keys, torch.arange(scores.shape[-1], device=scores.device))).argmax(dim=-1)
-    from foredraft.perturbed_argmax import perturbed_argmax
-
-    return torch.from_numpy(perturbed_argmax(scores.contiguous().numpy(), keys.squeeze(1).numpy()))
+        bounds = None if lowest is None else lowest.squeeze(1).numpy()
+        return torch.from_numpy(perturbed_argmax(scores.contiguous().numpy(), keys.squeeze(1).numpy(), bounds))
+    kept = scores if lowest is None else scores.masked_fill(scores < lowest, -torch.inf)
+    return (kept + gumbel(keys, torch.arange(scores.shape[-1], device=scores.device))).argmax(dim=-1)

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 from numba import float32, njit
 
+from foredraft.exponential import exponential
 from foredraft.hash_noise import hash_bits, noise_of
-from foredraft.target.kernels.rows import exponential
 
 __all__ = ["best_noisy_shares", "best_shares"]
 

@@ -1,4 +1,4 @@
-"""Compiled primitives that numba lacks: arrays at addresses, atomics, a spin loop's pause, bits of numbers."""
+"""Compiled primitives that numba lacks: arrays at addresses, atomics, a spin loop's pause."""
 
 # mypy: ignore-errors
 # numba and LLVM compile this file; its types are theirs, not Python's.
@@ -10,19 +10,16 @@ import llvmlite.ir as ir
 from numba import types
 from numba.extending import intrinsic
 
-from foredraft.target.kernels.builder import F32, I32, I64, call, features
+from foredraft.target.kernels.builder import I64, call, features
 
 __all__ = [
     "add_atomically",
-    "bits_of",
     "bytes_at",
     "doubles_at",
-    "float_of",
     "floats_at",
     "halves_at",
     "load_acquire",
     "longs_at",
-    "nearest",
     "relax",
     "words_at",
 ]
@@ -76,36 +73,3 @@ def relax(typingctx: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
-
-
-# ---- numbers
-
-
-@intrinsic
-def bits_of(typingctx: Any, value: Any) -> Any:
-    """The bits of a float32 as uint32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], I32)
-
-    return types.uint32(types.float32), generate
-
-
-@intrinsic
-def float_of(typingctx: Any, bits: Any) -> Any:
-    """The float32 with these 32 bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], F32)
-
-    return types.float32(types.uint32), generate
-
-
-@intrinsic
-def nearest(typingctx: Any, value: Any) -> Any:
-    """The nearest whole float32, halves to even."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return call(builder, "llvm.rint.f32", F32, [arguments[0]])
-
-    return types.float32(types.float32), generate

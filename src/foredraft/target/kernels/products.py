@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from numba import carray, float32, int32, int64, njit
 
+from foredraft.exponential import exponential
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
 from foredraft.target.kernels.matrix import (
@@ -20,7 +21,6 @@ from foredraft.target.kernels.matrix import (
     multiply_matrix_int8,
 )
 from foredraft.target.kernels.memory import floats_at, words_at
-from foredraft.target.kernels.rows import exponential
 from foredraft.target.kernels.sharing import claim, complete
 from foredraft.target.kernels.tiles import multiply_bf16, multiply_f32, multiply_int8, multiply_listed
 

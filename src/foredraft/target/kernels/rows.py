@@ -10,37 +10,18 @@ from __future__ import annotations
 
 from math import sqrt
 
-from numba import carray, float32, int32, njit, uint32
+from numba import carray, float32, njit, uint32
 
+from foredraft.exponential import bits_of, float_of
 from foredraft.target.kernels.builder import SPLIT_BF16
 from foredraft.target.kernels.lanes import quantise
 from foredraft.target.kernels.layout import BFLOAT16, INT8
-from foredraft.target.kernels.memory import bits_of, float_of, floats_at, halves_at, nearest, words_at
+from foredraft.target.kernels.memory import floats_at, halves_at, words_at
 
-__all__ = ["as_bfloat16", "convert_row", "copy_row", "exponential", "normalise", "rotate", "store_row"]
+__all__ = ["as_bfloat16", "convert_row", "copy_row", "normalise", "rotate", "store_row"]
 
 REORDER = {"reassoc", "contract", "nnan", "nsz"}
 """Lets a sum over a row be split among vector lanes: the same split for every row, since the code is the same."""
-
-LOG2E = float32(1.44269504088896341)
-LN2_HIGH, LN2_LOW = float32(0.693359375), float32(-2.12194440e-4)
-
-
-@njit(inline="always")
-def exponential(x):
-    """e**x in float32, to about 2 units in the last place, 0 below -87; vectorises (the polynomial of Cephes' expf)."""
-    x = min(max(x, float32(-87.5)), float32(88.0))
-    whole = nearest(x * LOG2E)
-    rest = x - whole * LN2_HIGH - whole * LN2_LOW
-    y = float32(1.9875691500e-4)
-    y = y * rest + float32(1.3981999507e-3)
-    y = y * rest + float32(8.3334519073e-3)
-    y = y * rest + float32(4.1665795894e-2)
-    y = y * rest + float32(1.6666665459e-1)
-    y = y * rest + float32(5.0000001201e-1)
-    y = y * rest * rest + rest + float32(1.0)
-    power = float_of(uint32((int32(whole) + int32(127)) << int32(23)))
-    return y * power if x > float32(-87.0) else float32(0.0)
 
 
 @njit(inline="always")

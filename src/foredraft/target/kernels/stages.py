@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from numba import carray, float32, int64, njit, uint32
 
+from foredraft.exponential import float_of
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.attention import attend
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
-from foredraft.target.kernels.memory import bytes_at, float_of, floats_at, halves_at, longs_at
+from foredraft.target.kernels.memory import bytes_at, floats_at, halves_at, longs_at
 from foredraft.target.kernels.rows import convert_row, copy_row, normalise, rotate, store_row
 
 __all__ = ["attend_unit", "convert", "embed", "finish_row", "norm_row", "pair_row", "place_row"]
