@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median, pstdev
 from typing import Any
 
-import httpx2
+import aiohttp
 
 from foredraft.bench.datasets import BenchPrompt
 from foredraft.errors import ConfigError
@@ -85,11 +85,14 @@ async def load_server(
 ) -> dict[str, Any]:
     """Send every prompt once and summarise. Raises ConfigError if no server answers or it refuses the first request."""
     headers = {"authorization": f"Bearer {plan.api_key}"} if plan.api_key else {}
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx2.AsyncClient(
-        base_url=plan.base_url.rstrip("/"), headers=headers, timeout=plan.timeout, limits=limits
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=plan.timeout, sock_read=plan.timeout)
+    async with aiohttp.ClientSession(
+        base_url=plan.base_url.rstrip("/") + "/",
+        headers=headers,
+        timeout=timeout,
+        connector=aiohttp.TCPConnector(limit=0),
     ) as client:
-        model = plan.model or await _first_model(client)
+        model = plan.model or await _first_model(client, plan.base_url)
         warm_up = await _ask(client, prompts[0], plan, model, 0, max_tokens=1)
         if warm_up.error is not None:
             raise ConfigError(f"The server at {plan.base_url} refuses the first request ({warm_up.error}); correct it.")
@@ -153,7 +156,7 @@ def summarise(samples: Sequence[Sample], duration: float, goodput: Mapping[str, 
 
 
 async def _ask(
-    client: httpx2.AsyncClient, prompt: BenchPrompt, plan: LoadPlan, model: str, number: int, *, max_tokens: int
+    client: aiohttp.ClientSession, prompt: BenchPrompt, plan: LoadPlan, model: str, number: int, *, max_tokens: int
 ) -> Sample:
     body: dict[str, Any] = {
         "model": model,
@@ -169,16 +172,14 @@ async def _ask(
     sample = Sample()
     began = last = time.perf_counter()
     try:
-        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-            if response.status_code != 200:
-                sample.error = (
-                    f"status {response.status_code}: {(await response.aread())[:200].decode(errors='replace')}"
-                )
+        async with client.post("v1/chat/completions", json=body) as response:
+            if response.status != 200:
+                sample.error = f"status {response.status}: {(await response.text(errors='replace'))[:200]}"
                 return sample
-            async for line in response.aiter_lines():
-                if not line.startswith("data: ") or line == "data: [DONE]":
+            async for line in response.content:
+                if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                     continue
-                chunk, now = json.loads(line.removeprefix("data: ")), time.perf_counter()
+                chunk, now = json.loads(line.removeprefix(b"data: ")), time.perf_counter()
                 if "error" in chunk:
                     sample.error = str(chunk["error"].get("message"))
                     return sample
@@ -192,7 +193,7 @@ async def _ask(
                 else:
                     sample.ttft = now - began
                 last = now
-    except (httpx2.HTTPError, ValueError, KeyError) as error:
+    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
         sample.error = f"{type(error).__name__}: {error}"
         return sample
     sample.latency = last - began if sample.ttft else time.perf_counter() - began
@@ -200,21 +201,20 @@ async def _ask(
     return sample
 
 
-async def _first_model(client: httpx2.AsyncClient) -> str:
+async def _first_model(client: aiohttp.ClientSession, base_url: str) -> str:
     try:
-        answer = await client.get("/v1/models")
-        return str(answer.raise_for_status().json()["data"][0]["id"])
-    except (httpx2.HTTPError, ValueError, KeyError, IndexError) as error:
-        raise ConfigError(
-            f"No server answers at {client.base_url} ({error}); start one, or pass --base-url."
-        ) from error
+        async with client.get("v1/models", raise_for_status=True) as answer:
+            return str((await answer.json())["data"][0]["id"])
+    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, IndexError) as error:
+        raise ConfigError(f"No server answers at {base_url} ({error}); start one, or pass --base-url.") from error
 
 
-async def _counters(client: httpx2.AsyncClient) -> dict[str, float]:
+async def _counters(client: aiohttp.ClientSession) -> dict[str, float]:
     """Speculation counters by name, per-position ones by number; empty for a server without them."""
     try:
-        text = (await client.get("/metrics")).text
-    except httpx2.HTTPError:
+        async with client.get("metrics") as answer:
+            text = await answer.text()
+    except (aiohttp.ClientError, TimeoutError):
         return {}
     found: dict[str, float] = {}
     for name, labels, value in COUNTER.findall(text):

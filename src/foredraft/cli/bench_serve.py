@@ -55,8 +55,8 @@ def serve(
 
     Any OpenAI-compatible server will do. Result keys are those of vLLM's benchmark.
     """
-    if find_spec("httpx2") is None:
-        raise ConfigError("bench serve needs httpx2, which is not installed; run pip install httpx2")
+    if find_spec("aiohttp") is None:
+        raise ConfigError("bench serve needs aiohttp, which is not installed; run pip install aiohttp")
     from foredraft.bench.serving import LoadPlan, load_server
     from foredraft.cli.bench import chosen_prompts, progress_bar
 
