@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from foredraft.engine.llm import LLM
 from foredraft.types import SamplingParams
@@ -23,6 +25,11 @@ pytest.importorskip("ray.serve")
 httpx2 = pytest.importorskip("httpx2")
 
 from local_ray import local_ray  # noqa: E402  # it needs ray
+
+from foredraft.ray.application import build_application  # noqa: E402
+from foredraft.ray.arguments import Described, read_arguments  # noqa: E402
+from foredraft.ray.run import APPLICATION, deployed  # noqa: E402
+from foredraft.server.run import Listening  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -60,28 +67,27 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
+def described_by(checkpoint: Path, **more: Any) -> Described:
+    """The arguments of a YAML file."""
+    arguments = {
+        "model": str(checkpoint),
+        "served_model_name": "tiny",
+        "dtype": "float64",
+        "max_num_seqs": 4,
+        "num_cpus": 0.5,
+        "shutdown_timeout": 20,
+    }
+    return read_arguments({**arguments, **more})
+
+
 @pytest.fixture(scope="module")
 def cluster(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     from ray import serve
 
-    from foredraft.ray.arguments import read_arguments
-    from foredraft.ray.run import APPLICATION, deployed
-    from foredraft.server.run import Listening
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    described = read_arguments(
-        {
-            "model": str(tiny_checkpoint),
-            "served_model_name": "tiny",
-            "dtype": "float64",
-            "max_num_seqs": 4,
-            "replicas": 2,
-            "num_cpus": 0.5,
-            "shutdown_timeout": 5,
-        }
-    )
+    described = described_by(tiny_checkpoint, replicas=2)
     with local_ray(tmp_path_factory.getbasetemp() / "cache"):
         try:
             with (
@@ -155,6 +161,21 @@ def test_a_client_that_leaves_frees_its_place(cluster: Cluster) -> None:
     wait_until(lambda: all(handle.open_sequences.remote().result(timeout_s=30) == 0 for _ in range(8)))
 
 
+def test_metrics_are_those_of_all_replicas(cluster: Cluster) -> None:
+    cluster.settled()
+
+    def tokens() -> dict[str, float]:
+        families = text_string_to_metric_families(cluster.client.get("/metrics").text)
+        [family] = [family for family in families if family.name == "foredraft_generation_tokens"]
+        return {sample.labels["engine"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
+
+    before = tokens()
+    for number in range(4):
+        assert cluster.client.post(TEXT, json=text_body(f"Count {number}", 25)).status_code == 200
+    assert len(before) == 2
+    wait_until(lambda: sum(tokens().values()) - sum(before.values()) == 100)
+
+
 def test_killed_under_load(cluster: Cluster, plain: Callable[[str, int], str]) -> None:
     """kill -9 of a replica: whole answers all arrive; a stream is whole, or ends with an error that says why."""
     before = cluster.settled()
@@ -201,3 +222,67 @@ def test_killed_under_load(cluster: Cluster, plain: Callable[[str, int], str]) -
     assert victim not in after
     assert len(after & before) == 1
     assert cluster.client.post(TEXT, json=text_body("After", 20)).json()["choices"][0]["text"] == plain("After", 20)
+
+
+def test_a_new_version_rolls_out_under_load(
+    cluster: Cluster, tiny_checkpoint: Path, plain: Callable[[str, int], str]
+) -> None:
+    """Deploying changed arguments replaces both replicas; no request fails, and no stream is cut."""
+    before = cluster.settled()
+    rolled_out = threading.Event()
+    outcomes: list[tuple[int, int, str]] = []
+
+    def ask(worker: int) -> None:
+        number = worker
+        while not rolled_out.is_set() or number < 200:
+            body = text_body(f"{number} in turn", 120, stream=worker % 2 == 0)
+            if worker % 2:
+                got = cluster.client.post(TEXT, json=body)
+                outcomes.append((number, got.status_code, got.json()["choices"][0]["text"] if got.is_success else ""))
+            else:
+                with cluster.client.stream("POST", TEXT, json=body) as response:
+                    outcomes.append((number, response.status_code, joined(events(response.iter_lines()))))
+            number += 100
+
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask, worker) for worker in range(4)]
+        try:
+            changed = described_by(tiny_checkpoint, replicas=2, max_queue=100)
+            ray.serve.run(build_application(*changed), name=APPLICATION, blocking=False)
+            wait_until(lambda: len(after := cluster.settled()) == 2 and not after & before)
+        finally:
+            rolled_out.set()
+        for future in asked:
+            future.result(SECONDS)
+    assert len(outcomes) >= 8
+    for number, status, text in outcomes:
+        assert (number, status, text) == (number, 200, plain(f"{number} in turn", 120))
+
+
+def test_load_brings_a_second_replica(cluster: Cluster, tiny_checkpoint: Path) -> None:
+    """autoscale 1:2, as an application beside the other, below a prefix."""
+    scaled = described_by(tiny_checkpoint, autoscale="1:2", max_num_seqs=2)
+    ray.serve.run(build_application(*scaled), name="scaled", route_prefix="/scaled", blocking=False)
+    own = Cluster(cluster.client, ray.serve.get_deployment_handle("engine", "scaled"))
+    full = threading.Event()
+
+    def ask(worker: int) -> set[int]:
+        statuses = set()
+        while not full.is_set():
+            body = text_body(f"{worker} waits", 200)
+            statuses.add(cluster.client.post(f"/scaled{TEXT}", json=body).status_code)
+        return statuses
+
+    try:
+        assert len(own.pids()) == 1
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, worker) for worker in range(8)]
+            try:
+                wait_until(lambda: len(own.pids()) == 2)
+            finally:
+                full.set()
+            assert set().union(*(future.result(SECONDS) for future in asked)) == {200}
+        metrics = cluster.client.get("/scaled/metrics").text
+        assert len(set(re.findall(r'num_requests_running\{engine="([^"]+)"', metrics))) == 2
+    finally:
+        ray.serve.delete("scaled")

@@ -16,8 +16,10 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from foredraft.ray.forwarding import ForwardedRequest, forwarded
+from foredraft.ray.merged_metrics import merged
 from foredraft.server.api_errors import ApiError
-from foredraft.server.guards import answer_error
+from foredraft.server.guards import answer_error, local_path
+from foredraft.server.metrics import CONTENT_TYPE
 from foredraft.server.streaming import DONE, sse
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = ["Gateway"]
 
 ATTEMPTS = 3
 RETRY_SECONDS = 1
+METRICS_SECONDS = 5
 DIED = "The replica that decoded this request died{}; send it again."
 
 logger = logging.getLogger(__name__)
@@ -36,10 +39,13 @@ class Gateway:
     """What Ray Serve sends HTTP requests to."""
 
     def __init__(self, engine: DeploymentHandle[Any], max_body_bytes: int) -> None:
+        self._replicas = engine
         self._engine = engine.options(method_name="answer", stream=True)
         self._limit = max_body_bytes
 
     async def __call__(self, request: Request) -> Response:
+        if request.method == "GET" and local_path(request.scope) == "/metrics":
+            return await self._metrics()
         chunks: list[bytes] = []
         size = 0
         async for chunk in request.stream():
@@ -50,6 +56,12 @@ class Gateway:
                 error = ApiError(413, message, code="request_too_large")
                 return Response(error.content, error.status, error.headers)
         return RelayedAnswer(self._engine, forwarded(request.scope, b"".join(chunks)))
+
+    async def _metrics(self) -> Response:
+        """Those of all replicas that answer in time."""
+        asked: Any = self._replicas.broadcast("metrics")
+        pages = await asked.results_async(timeout_s=METRICS_SECONDS, return_exceptions=True)
+        return Response(merged(page for page in pages if isinstance(page, bytes)), media_type=CONTENT_TYPE)
 
 
 class RelayedAnswer(Response):

@@ -25,6 +25,8 @@ class EngineReplica:
     """What Ray Serve makes one of for each replica. It is ready when its model is loaded."""
 
     async def __init__(self, spec: ModelSpec, settings: ServerSettings) -> None:  # type: ignore[misc]
+        from ray import serve
+
         from foredraft.page import page_directory, page_hash
         from foredraft.server.app import create_app, create_service
         from foredraft.server.run import configure_logging
@@ -33,7 +35,9 @@ class EngineReplica:
         secret = os.environ.get(API_KEY_VARIABLE)  # of the cluster's own secrets, rather than in a YAML file
         keys = settings.api_keys or ((secret,) if secret else ())
         settings = replace(settings, api_keys=keys, plan=PlanPage(page_directory(), page_hash))
-        self._service = create_service(spec.load, settings, method=spec.method)
+        self._service = create_service(
+            spec.load, settings, method=spec.method, engine=serve.get_replica_context().replica_id.unique_id
+        )
         self._app = create_app(self._service)
         self._lifespan = AsyncExitStack()
         await self._lifespan.enter_async_context(self._app.router.lifespan_context(self._app))
@@ -78,6 +82,10 @@ class EngineReplica:
         worker = self._service.worker
         if not worker.ready:
             raise RuntimeError(f"The engine is not able to decode (it is {worker.state}).")
+
+    async def metrics(self) -> bytes:
+        """This replica's metrics as Prometheus reads them; its id is their `engine` label."""
+        return self._service.metrics.render()
 
     async def pid(self) -> int:
         """This replica's process."""

@@ -38,14 +38,17 @@ LOG_SECONDS = 10.0
 stats = logging.getLogger("foredraft.stats")
 
 
-def create_service(load: Callable[[], LLM], settings: ServerSettings, *, method: str = "off") -> Service:
-    """A service whose model is loaded by `load`, in the engine's thread, once the application starts.
+def create_service(
+    load: Callable[[], LLM], settings: ServerSettings, *, method: str = "off", engine: str = "0"
+) -> Service:
+    """A service whose model is loaded by `load`, in the engine's thread, once the application starts. `engine` is its
+    label in the metrics.
 
     Raises ConfigError if requests are to be traced and can't be.
     """
     model, endpoint = settings.model_names[0], settings.otlp_traces_endpoint
     traces = None if endpoint is None else RequestTraces.sent_to(endpoint, model, method)
-    metrics = Metrics(model, settings.metrics_namespace, method)
+    metrics = Metrics(model, settings.metrics_namespace, method, engine)
     activity = Activity(method)
     worker = EngineWorker(load, Observer(metrics, activity), max_queue=settings.max_queue)
     return Service(settings, worker, metrics, activity, traces=traces)

@@ -18,7 +18,7 @@ from typing import Any
 
 from foredraft.server.api_errors import ApiError, as_api_error
 
-__all__ = ["NOTE", "REQUEST_ID", "BodyLimit", "KeyCheck", "Note", "RequestLog"]
+__all__ = ["NOTE", "REQUEST_ID", "BodyLimit", "KeyCheck", "Note", "RequestLog", "local_path"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -174,11 +174,15 @@ def _request_id(scope: Scope) -> str:
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _is_open(scope: Scope) -> bool:
-    """Whether the path, without the prefix that a proxy's path has, needs no key."""
+def local_path(scope: Scope) -> str:
+    """The path without the prefix that a proxy's path has."""
     path, prefix = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    if prefix and path.startswith(f"{prefix}/"):
-        path = path.removeprefix(prefix)
+    return path.removeprefix(prefix) if prefix and path.startswith(f"{prefix}/") else path
+
+
+def _is_open(scope: Scope) -> bool:
+    """Whether the path needs no key."""
+    path = local_path(scope)
     return path in OPEN or path.startswith(OPEN_BELOW)
 
 

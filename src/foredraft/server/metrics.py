@@ -30,11 +30,13 @@ PHASES = ("draft", "verify", "host")
 
 
 class Metrics:
-    """All metrics of one server. `namespace` is foredraft or vllm, `method` the drafter's name."""
+    """All metrics of one server. `namespace` is foredraft or vllm, `method` the drafter's name, `engine` what tells it
+    from its fellows where several are scraped together.
+    """
 
-    def __init__(self, model_name: str, namespace: str = "foredraft", method: str = "off") -> None:
+    def __init__(self, model_name: str, namespace: str = "foredraft", method: str = "off", engine: str = "0") -> None:
         self.registry = CollectorRegistry()
-        self._values = (model_name, "0")
+        self._values = (model_name, engine)
         self._method = method
         self._preemptions = 0
         self._failed_drafts = 0
