@@ -10,10 +10,8 @@ depends on which drafts are in the tree, only on the row's own path, which is wh
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass
-from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -185,24 +183,29 @@ def _penalise(scores: Tensor, rows: Rows) -> None:
     """Repetition penalty over prompt and output, presence and frequency penalties over the output, each row on its own
     path.
 
-    Works on the [n, K] scores of the K tokens that occur anywhere: those committed, counted once, then those of paths.
+    Works on the [n, K] scores of the K tokens that occur anywhere: those committed, then those that only paths have.
     """
-    params, sequence = rows.sequence.params, rows.sequence
-    committed = dict.fromkeys(sequence.tokens)
-    column = {token: index for index, token in enumerate({**committed, **dict.fromkeys(chain(*rows.paths))})}
-    output = Counter(islice(sequence.tokens, sequence.prompt_length, None))
-    times = torch.tensor([output[token] for token in column], dtype=scores.dtype).expand(len(rows.paths), -1).clone()
-    drafted = [(row, column[token]) for row, path in enumerate(rows.paths) for token in path]
+    params, counts = rows.sequence.params, rows.sequence.counts
+    counts.catch_up(rows.sequence.tokens, rows.sequence.prompt_length)
+    committed = len(counts.tokens)
+    new: dict[int, int] = {}
+    drafted = [
+        (row, counts.column[token] if token in counts.column else new.setdefault(token, committed + len(new)))
+        for row, path in enumerate(rows.paths)
+        for token in path
+    ]
+    tokens = torch.from_numpy(np.concatenate([counts.tokens, np.fromiter(new, np.int64)])).to(scores.device)
+    times = torch.zeros((len(rows.paths), len(tokens)), dtype=scores.dtype)
+    times[:, :committed] = torch.from_numpy(np.array(counts.emitted))
     if drafted:
         at = torch.tensor(drafted).unbind(1)
         times.index_put_(at, torch.ones(len(drafted), dtype=scores.dtype), accumulate=True)
     times = times.to(scores.device)
 
-    tokens = torch.tensor(list(column), device=scores.device)
     values = scores[:, tokens]
     if params.repetition_penalty != 1.0:
         seen = times > 0
-        seen[:, : len(committed)] = True
+        seen[:, :committed] = True
         penalised = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
         values = torch.where(seen, penalised, values)
     if params.presence_penalty or params.frequency_penalty:

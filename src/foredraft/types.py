@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Protocol
 
 from foredraft.errors import ConfigError
+from foredraft.token_counts import TokenCounts
 
 __all__ = [
     "Batch",
@@ -201,6 +202,7 @@ class Sequence:
 
     `tokens` is the prompt and everything committed; its last entry is the root, whose keys and values are not cached
     yet. `cached` counts the leading tokens whose keys and values are in the cache slot `slot` (None while waiting).
+    `counts` is brought up to date by whoever needs it.
     """
 
     id: int
@@ -217,6 +219,7 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     constraint: Constraint | None = None
+    counts: TokenCounts = field(default_factory=TokenCounts)
 
     @property
     def output(self) -> list[int]:

@@ -12,6 +12,7 @@ from strategies import Nodes, nodes, path_to
 
 from foredraft.noise import gumbel
 from foredraft.sampling import Rows, pick, process, raw_logprobs, rows_of
+from foredraft.token_counts import TokenCounts
 from foredraft.tree import TokenTree
 from foredraft.types import SamplingParams, Sequence
 
@@ -249,3 +250,14 @@ def test_raw_logprobs_ignore_every_processor() -> None:
     logits = random_logits(2)
     assert torch.allclose(raw_logprobs(logits).exp().sum(dim=-1), torch.ones(2, dtype=torch.float64))
     assert torch.allclose(raw_logprobs(logits), logits - logits.exp().sum(dim=-1, keepdim=True).log())
+
+
+@given(tokens=st.lists(st.integers(0, 9), min_size=1, max_size=40), data=st.data())
+def test_counts_of_tokens_are_the_same_however_they_are_caught_up_with(tokens: list[int], data: st.DataObject) -> None:
+    prompt_length = data.draw(st.integers(0, len(tokens)))
+    counts = TokenCounts()
+    for length in [*sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=4))), len(tokens)]:
+        counts.catch_up(tokens[:length], prompt_length)
+    assert list(counts.tokens) == list(dict.fromkeys(tokens))
+    assert list(counts.emitted) == [tokens[prompt_length:].count(token) for token in counts.tokens]
+    assert counts.column == {token: place for place, token in enumerate(counts.tokens)}
