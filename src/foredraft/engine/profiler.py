@@ -7,8 +7,6 @@ machines throttle, neighbours come and go.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 import time
 from collections.abc import Iterable
@@ -24,7 +22,7 @@ from foredraft.errors import ConfigError
 from foredraft.target.decoder import Decoder
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
-from foredraft.target.load_cache import cache_root
+from foredraft.target.load_cache import note_path, read_note, write_note
 
 __all__ = ["PassCosts", "load_profile", "machine_name", "measure_passes", "profile_path", "save_profile"]
 
@@ -114,31 +112,26 @@ def machine_name() -> str:
 
 def profile_path(fingerprint: str, weight_format: str) -> Path:
     """Where the profile of a model in a format on this machine is kept."""
-    key = hashlib.sha256(f"{machine_name()} {fingerprint} {weight_format}".encode()).hexdigest()[:24]
-    return cache_root() / "profiles" / f"{key}.json"
+    return note_path("profiles", f"{machine_name()} {fingerprint} {weight_format}")
 
 
 def save_profile(path: Path, points: Iterable[PassPoint]) -> None:
-    """Write a profile; a cache that can't be written only costs time."""
+    """Keep a profile for later starts."""
     cells = [
         {"kind": "pass", "rows": rows, "cached": cached, "batch": batch, "pass_ms": milliseconds}
         for rows, cached, batch, milliseconds in points
     ]
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".tmp")
-        unfinished.write_text(json.dumps({"meta": {"machine": machine_name()}, "cells": cells}))
-        unfinished.replace(path)
+    write_note(path, {"meta": {"machine": machine_name()}, "cells": cells})
 
 
 def load_profile(path: Path) -> MeasuredPasses | None:
     """A profile measured earlier on this machine, None if there is none or it can't be read."""
+    content = read_note(path)
     try:
-        content = json.loads(path.read_text())
         if content["meta"]["machine"] != machine_name():
             return None
         return MeasuredPasses.from_cells(content["cells"])
-    except (OSError, ValueError, KeyError, TypeError, ConfigError):
+    except (ValueError, KeyError, TypeError, ConfigError):
         return None
 
 

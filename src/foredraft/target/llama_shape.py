@@ -20,7 +20,7 @@ from foredraft.target.kv_cache import CacheShape
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-__all__ = ["LlamaShape", "Unsupported", "layer_tensor", "read_shape", "rope_table"]
+__all__ = ["FAMILIES", "LlamaShape", "Unsupported", "layer_tensor", "read_shape", "rope_table"]
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite")
 VARYING_ROPE = ("dynamic", "longrope")

@@ -21,7 +21,17 @@ from typing import Any
 
 from foredraft.errors import LoadError
 
-__all__ = ["cache_root", "content_digest", "file_digest", "fresh_folder", "read_manifest", "seal_folder"]
+__all__ = [
+    "cache_root",
+    "content_digest",
+    "file_digest",
+    "fresh_folder",
+    "note_path",
+    "read_manifest",
+    "read_note",
+    "seal_folder",
+    "write_note",
+]
 
 MANIFEST = "manifest.json"
 ABANDONED_AFTER = 6 * 3600.0  # seconds after which a killed process's unfinished folder is swept away
@@ -43,16 +53,34 @@ def content_digest(path: Path) -> str:
     """SHA-256 of a file, remembered in the cache as long as the file stays untouched."""
     status = path.stat()
     stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
-    note = cache_root() / "digests" / f"{name}.json"
-    known = _read_json(note)
+    note = note_path("digests", str(path.resolve()))
+    known = read_note(note)
     if known.get("stamp") == stamp and isinstance(known.get("digest"), str):
         return str(known["digest"])
     digest = file_digest(path)
-    with suppress(OSError):  # a cache that can't be written only costs time
-        note.parent.mkdir(parents=True, exist_ok=True)
-        _write_json(note, {"stamp": stamp, "digest": digest})
+    write_note(note, {"stamp": stamp, "digest": digest})
     return digest
+
+
+def note_path(kind: str, key: str) -> Path:
+    """Where something that was found out about `key` is kept for later starts."""
+    return cache_root() / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """A note's content, {} if there is none that can be read."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_note(path: Path, content: Mapping[str, Any]) -> None:
+    """Keep a note; a cache that can't be written only costs time."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_json(path, content)
 
 
 @contextmanager
@@ -89,7 +117,7 @@ def seal_folder(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of an intact folder; None when the folder is missing, unfinished or damaged."""
-    manifest = _read_json(folder / MANIFEST)
+    manifest = read_note(folder / MANIFEST)
     files = manifest.get("files")
     if not isinstance(files, dict) or not files:
         return None
@@ -133,14 +161,6 @@ def _sweep(target: Path) -> None:
 def _entry(path: Path) -> dict[str, int]:
     status = path.stat()
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

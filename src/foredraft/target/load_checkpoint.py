@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foredraft.errors import CapacityError, ForedraftError, LoadError
+from foredraft.target.config_cache import recall_config, remember_config
 from foredraft.target.load_folder import Checkpoint
 
 if TYPE_CHECKING:
@@ -57,12 +58,16 @@ def load_model(
 
 def load_config(folder: Path, trust_remote_code: bool) -> PreTrainedConfig:
     """The folder's configuration, as transformers reads it."""
+    if not trust_remote_code and (known := recall_config(folder)) is not None:
+        return known
     from transformers import AutoConfig
 
     with _quiet():
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code, local_files_only=True
         )
+    if not trust_remote_code:
+        remember_config(folder, config)
     return config
 
 

@@ -10,10 +10,7 @@ user has.
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 import platform
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,12 +21,10 @@ from torch import Tensor
 from foredraft.target.decoder import Decoder
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
-from foredraft.target.load_cache import cache_root
+from foredraft.target.load_cache import note_path, read_note, write_note
 from foredraft.target.quantization import WeightFormat
 
 __all__ = ["Probe", "RowCheck", "Verdict", "check_rows", "prove", "recall", "remember", "take_probe"]
-
-logger = logging.getLogger(__name__)
 
 TOLERANCE: dict[WeightFormat, float] = {"float32": 2e-3, "bfloat16": 0.06, "int8": 0.2}
 """Root mean square of the logits' error by their standard deviation. Stock bfloat16 has 0.02 to float32 for the default
@@ -124,20 +119,14 @@ def check_rows(decoder: Decoder) -> RowCheck:
 def recall(fingerprint: str, weight_format: WeightFormat) -> Verdict | None:
     """The verdict of an earlier start on this checkpoint, format, machine and versions."""
     try:
-        return Verdict(**json.loads(_note(fingerprint, weight_format).read_text()))
-    except (OSError, ValueError, TypeError):
+        return Verdict(**read_note(_note(fingerprint, weight_format)))
+    except TypeError:
         return None
 
 
 def remember(fingerprint: str, weight_format: WeightFormat, verdict: Verdict) -> None:
-    """Keep a verdict for later starts; a cache that can't be written only costs time."""
-    note = _note(fingerprint, weight_format)
-    with suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        draft = note.with_suffix(".part")
-        draft.write_text(json.dumps(asdict(verdict)))
-        draft.replace(note)
-        logger.debug("Kept the verdict on %s in %s", weight_format, note)
+    """Keep a verdict for later starts."""
+    write_note(_note(fingerprint, weight_format), asdict(verdict))
 
 
 def _note(fingerprint: str, weight_format: WeightFormat) -> Path:
@@ -150,8 +139,7 @@ def _note(fingerprint: str, weight_format: WeightFormat) -> Path:
     code = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     versions = (torch.__version__, transformers.__version__, numba.__version__, llvmlite.__version__, code)
     processor = (platform.machine(), llvmlite.binding.get_host_cpu_name())
-    key = repr((fingerprint, weight_format, versions, processor))
-    return cache_root() / "proofs" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    return note_path("proofs", repr((fingerprint, weight_format, versions, processor)))
 
 
 def _scattered(count: int, vocab_size: int) -> list[int]:
