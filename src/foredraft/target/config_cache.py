@@ -1,5 +1,6 @@
 """Configurations as transformers read them before. Its class for an architecture imports more than a whole start on the
-lean decoder needs (a second and 60 MB), and all it adds to config.json are defaults, which are kept here.
+lean decoder needs (a second and 60 MB), and all it adds to config.json are defaults, which are kept here. That pays for
+a .gguf file; a folder's tokenizer may import the class all the same.
 """
 
 from __future__ import annotations
