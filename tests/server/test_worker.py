@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from tiny_server import client_of, load_tiny, tiny_service
 from foredraft.engine.llm import LLM
 from foredraft.errors import LoadError
 from foredraft.server.app import create_app
-from foredraft.server.service import Service
+from foredraft.server.service import LONG_BODY, Service
 
 BODY = {"prompt": "Once upon", "max_tokens": 12}
 
@@ -227,3 +228,41 @@ def test_drop_running_leaves_a_clean_engine(tiny_checkpoint: Path, plain: LLM) -
         [wanted] = plain.generate(prompt, params)
         assert [one.token_ids for one in request.result().outputs] == [one.token_ids for one in wanted.outputs]
     assert llm.engine.target.cache.free_slots == 2
+
+
+def test_long_prompts_are_read_beside_short_ones(tiny_checkpoint: Path) -> None:
+    held = threading.Event()
+    service = tiny_service(lambda: load_tiny(tiny_checkpoint))
+    with client_of(service):
+
+        async def read() -> int:
+            long = asyncio.create_task(service.read(lambda _: held.wait(20), LONG_BODY + 1))
+            await asyncio.sleep(0.05)
+            short = await service.read(lambda reader: len(reader.encode("Once upon a time")), 20)
+            assert not long.done()
+            held.set()
+            assert await long
+            return short
+
+        assert asyncio.run(read()) > 0
+
+
+def test_a_full_server_refuses_long_prompts_unread(tiny_checkpoint: Path) -> None:
+    with gated(tiny_checkpoint, max_queue=0) as (service, client, gate), asking(client) as ask:
+        running = ask()
+        wait_until(lambda: service.worker.open_sequences == 1)
+        assert client.post("/v1/completions", json={**BODY, "prompt": "long " * LONG_BODY}).status_code == 429
+        gate.open.set()
+        assert running.result(20).status_code == 200
+        assert client.post("/v1/completions", json={**BODY, "prompt": "long " * LONG_BODY}).status_code == 400
+
+
+def test_latencies_are_those_of_each_choice(tiny_checkpoint: Path) -> None:
+    """Several choices emit in one step, which says nothing about the time between one's tokens."""
+    gaps: list[float] = []
+    with gated(tiny_checkpoint, slots=4) as (service, client, gate):
+        service.metrics.inter_token_latency.observe = gaps.append  # type: ignore[method-assign]
+        gate.open.set()
+        assert client.post("/v1/completions", json={**BODY, "n": 4, "ignore_eos": True}).status_code == 200
+    assert gaps
+    assert min(gaps) > 1e-5

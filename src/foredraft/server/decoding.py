@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from foredraft.engine.llm import LLM
@@ -35,13 +35,16 @@ def stopping() -> ApiError:
 
 @dataclass(slots=True)
 class _Work:
-    """An engine request and whose it is. `last` is when it last emitted; `started` when it was first scheduled."""
+    """An engine request and whose it is. Times are by time.monotonic(): when it was first scheduled, when it first
+    emitted, and when each of its choices last did.
+    """
 
     ticket: Ticket
     job: int
     request: Request
     started: float | None = None
-    last: float | None = None
+    first: float | None = None
+    last: dict[int, float] = field(default_factory=dict)
 
 
 class _Scoring(NamedTuple):
@@ -195,12 +198,13 @@ class TicketDecoder:
                 continue
             if work.started is None:
                 self._note_start(work, now)
-            if work.last is None:
+            if work.first is None:
+                work.first = now
                 self._observer.first_token(now - work.ticket.created)
                 work.ticket.first_token = work.ticket.first_token or now
-            else:
-                self._observer.next_tokens(now - work.last)
-            work.last = now
+            if (last := work.last.get(delta.index)) is not None:
+                self._observer.next_tokens(now - last)
+            work.last[delta.index] = now
             news.setdefault(work.ticket, []).append(JobDelta(work.job, delta))
         for ticket, parts in news.items():
             if ticket.streams:
@@ -213,7 +217,7 @@ class TicketDecoder:
     def _end(self, work: _Work, now: float) -> None:
         del self._work[work.request.id]
         output = work.request.result()
-        self._observer.finished(output, now - work.ticket.created, (work.ticket.first_token or now, now))
+        self._observer.finished(output, now - work.ticket.created, (work.first or now, now))
         scored = work.ticket.results[work.job]
         self._finish(work.ticket, work.job, Result(output, scored.prompt_logprobs if scored else None))
 

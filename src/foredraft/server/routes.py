@@ -29,7 +29,7 @@ from foredraft.server.protocol import (
     GenerationRequest,
     TokenizeRequest,
 )
-from foredraft.server.service import Service
+from foredraft.server.service import LONG_BODY, Service
 from foredraft.server.shapes import Detokenized, Model, Models, Tokenized, Version
 from foredraft.server.streaming import EventStream, event_blocks
 from foredraft.server.tickets import Job, PromptLogprobs, Result, Ticket
@@ -48,7 +48,9 @@ def generation_routes(service: Service) -> APIRouter:
     async def chat(body: ChatRequest, http: Request) -> Response:
         service.check_model(body.model)
         tools = tool_use(body)
-        prompt, template = await service.read(lambda reader: (reader.chat(body, tools), reader.template))
+        prompt, template = await service.read(
+            lambda reader: (reader.chat(body, tools), reader.template), _body_size(http)
+        )
         calling = prepare_calls(tools, chat_params(body, service.defaults), template, service.llm.tokenizer)
         params = calling.params
         form = await service.compile_form(params)
@@ -71,7 +73,7 @@ def generation_routes(service: Service) -> APIRouter:
     async def complete(body: CompletionRequest, http: Request) -> Response:
         service.check_model(body.model)
         params = completion_params(body, service.defaults)
-        prompts = await service.read(lambda reader: reader.completion(body))
+        prompts = await service.read(lambda reader: reader.completion(body), _body_size(http))
         generates = body.max_tokens != 0
         score = body.prompt_logprobs if generates else body.prompt_logprobs or 0
         if body.echo and body.logprobs is not None:
@@ -107,14 +109,14 @@ def generation_routes(service: Service) -> APIRouter:
         return await _respond(service, http, ticket, answer)
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> Tokenized:
+    async def tokenize(body: TokenizeRequest, http: Request) -> Tokenized:
         service.check_model(body.model)
 
         def encode(reader: Any) -> tuple[list[int], list[str] | None]:
             tokens = reader.tokenize(body).tokens
             return tokens, reader.token_texts(tokens) if body.return_token_strs else None
 
-        tokens, texts = await service.read(encode)
+        tokens, texts = await service.read(encode, _body_size(http))
         limit = service.llm.target.max_model_len
         return {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": texts}
 
@@ -137,6 +139,11 @@ def generation_routes(service: Service) -> APIRouter:
         return {"version": __version__}
 
     return router
+
+
+def _body_size(http: Request) -> int:
+    """Bytes; a body that doesn't announce them counts as long."""
+    return int(http.headers.get("content-length", LONG_BODY + 1))
 
 
 async def _respond(service: Service, http: Request, ticket: Ticket, answer: ChatAnswer | CompletionAnswer) -> Response:

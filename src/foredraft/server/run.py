@@ -21,7 +21,10 @@ from foredraft.errors import ConfigError, ForedraftError
 from foredraft.server.app import create_app
 from foredraft.server.service import Service
 
-__all__ = ["Listening", "configure_logging", "serve"]
+__all__ = ["DrainingServer", "Listening", "configure_logging", "serve"]
+
+CLOSING_SECONDS = 5
+"""For the last bytes of answers that are done; the answers themselves have `shutdown_timeout`."""
 
 logger = logging.getLogger("foredraft.serve")
 
@@ -43,15 +46,28 @@ class Listening:
             raise ConfigError("TLS needs both --ssl-keyfile and --ssl-certfile; give the other one, too.")
 
 
-class _Server(uvicorn.Server):
-    """Tells the service as soon as a signal arrives, so that health checks take it out of rotation at once."""
+class DrainingServer(uvicorn.Server):
+    """Goes on listening while running requests end, so that health checks hear 503 and take it out of rotation."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._ending = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._ending:  # asked again: whatever still runs is given up
+            self.force_exit = sig == signal.SIGINT
+            super().handle_exit(sig, frame)
+            return
+        self._ending = True
         self._service.worker.drain()
+        threading.Thread(target=self._finish, args=(sig, frame), name="foredraft-shutdown", daemon=True).start()
+
+    def _finish(self, sig: int, frame: FrameType | None) -> None:
+        """Requests that take too long end with an error that says so, before their connections are cut."""
+        worker = self._service.worker
+        if not worker.wait_until_idle(self._service.settings.shutdown_timeout):
+            worker.stop()
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
@@ -77,9 +93,9 @@ def serve(service: Service, listening: Listening, *, log_level: str = "warning")
         log_level=log_level,
         access_log=False,  # RequestLog writes a better one
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(service.settings.shutdown_timeout)),
+        timeout_graceful_shutdown=CLOSING_SECONDS,
     )
-    server = _Server(config, service)
+    server = DrainingServer(config, service)
     watcher = threading.Thread(target=_watch_loading, args=(service, server), daemon=True)
     # uvicorn raises the signal again when it is done; with a handler of our own that is no reason to die of it.
     if threading.current_thread() is threading.main_thread():

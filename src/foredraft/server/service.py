@@ -24,10 +24,23 @@ from foredraft.server.tracing import RequestTraces
 from foredraft.server.worker import EngineWorker
 from foredraft.types import SamplingParams
 
-__all__ = ["Service"]
+__all__ = ["LONG_BODY", "Service"]
 
 Read = TypeVar("Read")
+LONG_BODY = 50_000
+"""Bytes from which on a request's texts are read in a thread of their own, so that short ones needn't wait."""
+
 OWN_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """A thread that tokenises, with a tokenizer of its own."""
+
+    thread: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="foredraft-prompts")
+    )
+    reader: PromptReader | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -41,11 +54,9 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     forms: FormCompiler = field(default_factory=FormCompiler)
     traces: RequestTraces | None = None
-    _reader: PromptReader | None = None
     _defaults: Defaults | None = None
-    _readers: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="foredraft-prompts")
-    )
+    _short: _Lane = field(default_factory=_Lane)
+    _long: _Lane = field(default_factory=_Lane)
 
     @property
     def llm(self) -> LLM:
@@ -70,21 +81,26 @@ class Service:
             self._defaults = Defaults(values, self.settings.max_logprobs)
         return self._defaults
 
-    async def read(self, work: Callable[[PromptReader], Read]) -> Read:
-        """Tokenise in the readers' thread, so that a long prompt holds up nobody's stream."""
-        llm = self.llm
+    async def read(self, work: Callable[[PromptReader], Read], size: int = 0) -> Read:
+        """Tokenise a body of `size` bytes in a readers' thread, so that a long prompt holds up nobody's stream. Raises
+        ApiError (429) for a long one while the queue is full.
+        """
+        llm, lane = self.llm, self._short
+        if size > LONG_BODY:
+            lane = self._long
+            self.worker.check_room()
 
         def run() -> Read:
-            if self._reader is None:
-                self._reader = PromptReader(
+            if lane.reader is None:
+                lane.reader = PromptReader(
                     llm.tokenizer,
                     self.settings.model_names[0],
                     chat_template=self.settings.chat_template,
                     chat_template_kwargs=self.settings.chat_template_kwargs,
                 )
-            return work(self._reader)
+            return work(lane.reader)
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+        return await asyncio.get_running_loop().run_in_executor(lane.thread, run)
 
     async def compile_form(self, params: SamplingParams) -> CompiledForm | None:
         """The form of the answer, before the engine's thread sees the request. Raises ApiError or RequestError."""
@@ -124,4 +140,5 @@ class Service:
         self.forms.close()
         if self.traces is not None:
             self.traces.close()
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        for lane in (self._short, self._long):
+            lane.thread.shutdown(wait=False, cancel_futures=True)

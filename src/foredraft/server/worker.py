@@ -96,6 +96,17 @@ class EngineWorker:
         if self.failure is not None:
             raise self.failure
 
+    def wait_until_idle(self, timeout: float) -> bool:
+        """Until nothing is decoded or waits, or nothing can be any more; False if that takes longer than `timeout`."""
+        with self._wake:
+            return self._wake.wait_for(lambda: self._open == 0 or self.state in (*OVER, State.LOADING), timeout)
+
+    def check_room(self) -> None:
+        """Raises ApiError (429) if not even one sequence more may wait."""
+        room = self.llm.target.cache.slots + self.max_queue
+        if self._open >= room:
+            raise _full(self._open, room)
+
     def submit(self, ticket: Ticket) -> None:
         """Queue a ticket. Raises ApiError: 503 when shutting down, 429 when the queue is full, 400 if it never fits."""
         room = self.llm.target.cache.slots + self.max_queue
@@ -108,21 +119,16 @@ class EngineWorker:
                     "split it or lower n."
                 )
             if self._open + ticket.choices > room:
-                raise ApiError(
-                    429,
-                    f"{self._open} sequences are running or waiting and only {room} may; try again soon.",
-                    code="queue_full",
-                    retry_after=RETRY_SECONDS,
-                )
+                raise _full(self._open, room)
             self._open += ticket.choices
             self._inbox.append(lambda decoder: decoder.accept(ticket))
-            self._wake.notify()
+            self._wake.notify_all()
 
     def cancel(self, ticket: Ticket) -> None:
         """Give a ticket up; its reader is told, if there still is one. Finished ones are ignored."""
         with self._wake:
             self._inbox.append(lambda decoder: decoder.cancel(ticket))
-            self._wake.notify()
+            self._wake.notify_all()
 
     def drain(self) -> None:
         """Accept nothing new; what was accepted goes on."""
@@ -135,7 +141,7 @@ class EngineWorker:
         with self._wake:
             if self.state is not State.FAILED:
                 self.state = State.STOPPED
-            self._wake.notify()
+            self._wake.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout)
 
@@ -198,6 +204,12 @@ class EngineWorker:
     def _closed(self, ticket: Ticket) -> None:
         with self._wake:
             self._open -= ticket.choices
+            self._wake.notify_all()
+
+
+def _full(count: int, room: int) -> ApiError:
+    message = f"{count} sequences are running or waiting and only {room} may; try again soon."
+    return ApiError(429, message, code="queue_full", retry_after=RETRY_SECONDS)
 
 
 def _warm_up(llm: LLM) -> None:
