@@ -71,8 +71,9 @@ def test_summary_without_auto_or_fixed(cells: list[OfflineCell]) -> None:
 
 def test_pictures(cells: list[OfflineCell], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from foredraft.bench.plot import draw_sweep
+    from foredraft.bench.plot import check_plots, draw_sweep
 
+    check_plots(tmp_path / "plots")
     paths = draw_sweep(cells, tmp_path / "plots")
     assert [path.name for path in paths] == ["chat.svg", "chat.png"]
     picture = paths[0].read_text()
@@ -80,4 +81,4 @@ def test_pictures(cells: list[OfflineCell], tmp_path: Path) -> None:
     assert paths[1].read_bytes().startswith(b"\x89PNG")
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="can't be written"):
-        draw_sweep(cells, tmp_path / "file" / "plots")
+        check_plots(tmp_path / "file" / "plots")

@@ -304,3 +304,16 @@ def test_a_bug_is_named_as_one(cli: Cli, tiny_checkpoint: Path, monkeypatch: pyt
     assert "bug in foredraft" in done.err
     monkeypatch.setenv("FOREDRAFT_DEBUG", "1")
     assert "Traceback" in cli("generate", tiny_checkpoint, "hello").err
+
+
+def test_no_sequences_at_a_time(cli: Cli, tiny_checkpoint: Path) -> None:
+    assert "max_num_seqs is 0" in cli("generate", tiny_checkpoint, "hello", "--max-num-seqs", 0).sentence
+
+
+def test_pictures_that_cannot_be_written_are_noticed_before_anything_is_measured(
+    cli: Cli, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").touch()
+    sentence = cli("bench", "sweep", tiny_checkpoint, "--plot", tmp_path / "file" / "plots").sentence
+    assert str(tmp_path / "file" / "plots") in sentence

@@ -91,3 +91,15 @@ def test_a_model_that_cannot_chat(cli: Cli, tmp_path: Path) -> None:
 
 def test_input_in_another_encoding(cli: Cli, tiny_checkpoint: Path) -> None:
     assert "isn't UTF-8" in cli("chat", tiny_checkpoint, stdin="déjà".encode("latin-1")).sentence
+
+
+def test_a_block_may_end_with_stdin(cli: Cli, tiny_checkpoint: Path) -> None:
+    open_end = cli("chat", tiny_checkpoint, "--temperature", 0, "--max-tokens", 8, stdin='"""one\ntwo\n')
+    closed = cli("chat", tiny_checkpoint, "--temperature", 0, "--max-tokens", 8, stdin='"""one\ntwo"""\n')
+    assert open_end.code == 0
+    assert open_end.out == closed.out != ""
+
+
+def test_exit_ignores_what_follows(cli: Cli, tiny_checkpoint: Path) -> None:
+    ended = cli("chat", tiny_checkpoint, stdin="/exit now\nhello\n")
+    assert (ended.code, ended.out) == (0, "")

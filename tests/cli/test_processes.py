@@ -178,3 +178,35 @@ def test_chat_on_a_terminal(terminal: Callable[..., Terminal], talkative: Path) 
     screen.read_until(lambda seen: "1 answer " in seen and seen.endswith("> "))
     screen.type("\x04")
     assert screen.end() == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+def test_a_full_disk() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([*COMMAND, "plan", "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("Error: stdout can't be written (")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_closed_stdout(tiny_checkpoint: Path) -> None:
+    arguments = ["generate", str(tiny_checkpoint), "hello", "--max-tokens", "2"]
+    ended = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_what_a_locale_reads_though_it_is_no_text(tiny_checkpoint: Path) -> None:
+    """C.UTF-8 turns bytes that are no text into halves of surrogates."""
+    ended = subprocess.run(
+        [*COMMAND, "chat", str(tiny_checkpoint)],
+        input=b"\xff\xfe\n",
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+    assert ended.returncode == 2
+    assert b"stdin isn't UTF-8 text" in ended.stderr

@@ -155,7 +155,7 @@ def test_answers_of_another_batch_are_left_alone(tmp_path: Path) -> None:
         remaining_lines(source, ["b"])
     with pytest.raises(ConfigError, match="ends before"):
         remaining_lines(source, ["a", "b"])
-    for text in ("precious\nthings\n", '{"custom_id": "a"}\n{"a": 1}\n', "3\n"):
+    for text in ("a key without an end", "precious\n", "precious\nthings\n", '{"custom_id": "a"}\n{"a": 1}\n', "3\n"):
         other = tmp_path / "other"
         other.write_text(text)
         with pytest.raises(ConfigError, match=r"Line \d of .* is no answer"), AnswerFile.open(other):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +13,30 @@ from foredraft.bench.offline import OFF
 from foredraft.bench.sweep import AUTO
 from foredraft.errors import ConfigError
 
-__all__ = ["draw_sweep"]
+__all__ = ["check_plots", "draw_sweep"]
 
 SIZE = (6.4, 4.0)  # inches
 FORMATS = ("svg", "png")
 
 
-def draw_sweep(cells: Sequence[OfflineCell], folder: Path) -> list[Path]:
-    """Write the pictures into `folder` and return their paths. Raises ConfigError without matplotlib or a writable
-    folder.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter
-    except ImportError as error:
-        raise ConfigError("Plots need matplotlib; install it with pip install 'foredraft[plot]'.") from error
+def check_plots(folder: Path) -> None:
+    """Make the folder. Raises ConfigError without matplotlib, or where the folder can't be written."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError("Plots need matplotlib; install it with pip install 'foredraft[plot]'.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"The folder {folder} can't be written ({error.strerror}); give another one.") from error
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"The folder {folder} can't be written; give another one.")
+
+
+def draw_sweep(cells: Sequence[OfflineCell], folder: Path) -> list[Path]:
+    """Write the pictures into `folder` and return their paths; see `check_plots`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
     paths = []
     for workload, temperature in dict.fromkeys((cell.workload, cell.temperature) for cell in cells):
         members = [cell for cell in cells if (cell.workload, cell.temperature) == (workload, temperature)]

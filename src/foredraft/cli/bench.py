@@ -148,7 +148,7 @@ def sweep(
     """Find out at which load speculation pays: every method at every concurrency, in turns, beside plain decoding."""
     from foredraft.bench.methods import EngineOpener
     from foredraft.bench.offline import Plan, measure_offline
-    from foredraft.bench.plot import draw_sweep
+    from foredraft.bench.plot import check_plots, draw_sweep
     from foredraft.bench.report import as_json, describe_target, difference_lines, sweep_table
     from foredraft.bench.sweep import join_workloads, summarise, sweep_methods
     from foredraft.bench.workloads import encode
@@ -170,6 +170,8 @@ def sweep(
         trust_remote_code=trust_remote_code,
         offline=offline,
     )
+    if plot is not None:
+        check_plots(plot)
     with starting(model, offline=offline):
         opener = EngineOpener(open_target(args), args)
     target = opener.opened.target
@@ -177,15 +179,15 @@ def sweep(
     with progress_bar() as progress:
         cells = measure_offline(target, opener, encoded, plan, progress=progress)
     summary = summarise(cells)
-    if plot is not None:
-        draw_sweep(cells, plot)
     if json:
         settings = _settings(dataset, len(prompts), plan)
         typer.echo(as_json({**describe_target(target), **settings}, cells, summary))
-        return
-    _print_tables([sweep_table(cells, summary)])
-    for line in difference_lines(cells):
-        typer.echo(line)
+    else:
+        _print_tables([sweep_table(cells, summary)])
+        for line in difference_lines(cells):
+            typer.echo(line)
+    if plot is not None:
+        draw_sweep(cells, plot)
 
 
 @app.command(cls=SectionedCommand)

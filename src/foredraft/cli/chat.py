@@ -113,7 +113,7 @@ def converse(conversation: Conversation, *, show: bool, interactive: bool) -> No
     if interactive:
         say(dim("Type a message, or /help. Ctrl-D leaves."))
     for message in read_messages(interactive=interactive):
-        if message == "/exit":
+        if message.split()[0] == "/exit":
             return
         if message.startswith("/"):
             obey(conversation, message)
@@ -168,7 +168,7 @@ def read_messages(*, interactive: bool) -> Iterator[str]:
         while True:
             message = read_line(interactive=interactive).strip()
             while message.startswith(BLOCK) and not (message.endswith(BLOCK) and len(message) >= 2 * len(BLOCK)):
-                message += "\n" + read_line(interactive=interactive).rstrip()
+                message += "\n" + _line_of_block(interactive=interactive).rstrip()
             if message.startswith(BLOCK):
                 message = message.removeprefix(BLOCK).removesuffix(BLOCK).strip()
             if message:
@@ -180,13 +180,24 @@ def read_messages(*, interactive: bool) -> Iterator[str]:
             raise
 
 
+def _line_of_block(*, interactive: bool) -> str:
+    """A further line of a block, whose end is also that of stdin."""
+    try:
+        return read_line(interactive=interactive)
+    except EOFError:
+        if interactive:
+            raise
+        return BLOCK
+
+
 def read_line(*, interactive: bool) -> str:
     """A line of stdin; raises EOFError at its end."""
     if interactive and sys.stdout.isatty():
         return input(INPUT_PROMPT)
     try:
         line = sys.stdin.readline()
-    except UnicodeDecodeError as error:
+        line.encode()  # a locale may decode what is no text to halves of surrogates
+    except UnicodeError as error:
         raise ConfigError("stdin isn't UTF-8 text; convert it first") from error
     if not line:
         raise EOFError

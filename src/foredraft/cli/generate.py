@@ -132,7 +132,7 @@ def generate(
             quantization=quantization,
             device=device,
             max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs or n or 1,
+            max_num_seqs=(n or 1) if max_num_seqs is None else max_num_seqs,
             kv_cache_memory_bytes=kv_cache_memory_bytes,
             enforce_eager=enforce_eager,
             revision=revision,

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 a comparison found a difference, a batch has errors or the
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -104,19 +105,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that can't show a character shows "?" instead
             stream.reconfigure(errors="replace")
-    if sys.stdin is None:  # closed by whoever started this
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - it lives as long as the process
+    _open_closed_streams()
     try:
         build_group().main(arguments, prog_name="foredraft")
+    except OSError as error:
+        fail(*_unwritable(error), error)
     except ForedraftError as error:
         fail(str(error), BAD_INPUT, error)
     except KeyboardInterrupt:
         reset_colour()
         sys.exit(130)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        remedy = "please report it, with the traceback that FOREDRAFT_DEBUG=1 adds"
-        fail(f"{reason}. This is a bug in foredraft; {remedy}", INTERNAL_ERROR, error)
+        fail(_bug(error), INTERNAL_ERROR, error)
+
+
+def _open_closed_streams() -> None:
+    """Stand-ins for those that whoever started this has closed; they live as long as the process."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _unwritable(error: OSError) -> tuple[str, int]:
+    """The sentence and the exit code. Without a file's name it is about stdout, all else having its own sentences."""
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - or closing it would raise once more
+        return f"stdout can't be written ({error.strerror}); make room, or send it elsewhere", BAD_INPUT
+    return _bug(error), INTERNAL_ERROR
+
+
+def _bug(error: Exception) -> str:
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    remedy = "please report it, with the traceback that FOREDRAFT_DEBUG=1 adds"
+    return f"{reason}. This is a bug in foredraft; {remedy}"
 
 
 def fail(message: str, code: int, error: Exception) -> None:

@@ -52,7 +52,8 @@ def _advice(chain: Plan) -> str:
     if chain.best_length == 0:
         best = "No draft length pays at this acceptance and cost: the best is not to draft."
     else:
-        best = f"The best draft length is {chain.best_length}, which gives {chain.best_speedup:.2f}x."
+        more = " or more" if chain.best_length == max(economics.LONGEST, chain.draft_length) else ""
+        best = f"The best draft length is {chain.best_length}{more}, which gives {chain.best_speedup:.2f}x."
     if chain.break_even_cost is None:
         return f"{best} Without drafts a cycle is a plain pass."
     if chain.break_even_acceptance is None:

@@ -124,7 +124,7 @@ def serve(
             quantization=quantization,
             device=device,
             max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs or 16,
+            max_num_seqs=16 if max_num_seqs is None else max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             kv_cache_memory_bytes=kv_cache_memory_bytes,
             enforce_eager=enforce_eager,

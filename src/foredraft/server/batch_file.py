@@ -19,6 +19,7 @@ from foredraft.errors import CapacityError, ConfigError
 __all__ = ["URLS", "AnswerFile", "BatchLine", "answered", "first_model", "read_lines", "refused", "remaining_lines"]
 
 URLS = ("/v1/chat/completions", "/v1/completions")
+ANSWER_START = b'{"id": "'
 LINE_EXAMPLE = '{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}'
 
 
@@ -107,6 +108,8 @@ class AnswerFile:
                 file = stack.enter_context(path.open("a+b"))
                 custom_ids, failed = _repair(path, file)
             except Timeout as error:
+                if not os.access(path.parent, os.W_OK):
+                    raise ConfigError(f"{path.parent} can't be written; name a file in another folder.") from error
                 raise ConfigError(f"{path} is being written by another batch; wait, or name another file.") from error
             except OSError as error:
                 raise ConfigError(f"{path} can't be written ({error.strerror}); name another file.") from error
@@ -133,7 +136,10 @@ def succeeded(result: dict[str, Any]) -> bool:
 
 
 def _repair(path: Path, file: BinaryIO) -> tuple[list[str | None], int]:
-    """Cut off what the last line has without its end; the custom ids of the others, and how many are errors."""
+    """Cut off an answer that was interrupted in its last line; the custom ids of the others, and how many are errors.
+
+    Raises ConfigError for a file with anything else in it, which stays as it is.
+    """
     custom_ids: list[str | None] = []
     failed = end = 0
     file.seek(0)
@@ -142,7 +148,7 @@ def _repair(path: Path, file: BinaryIO) -> tuple[list[str | None], int]:
             result = json.loads(raw) if raw.endswith(b"\n") else None
         except ValueError:
             result = None
-        if result is None and not file.read(1):
+        if result is None and _is_torn(raw) and not file.read(1):
             break
         if not isinstance(result, dict) or "custom_id" not in result:
             raise ConfigError(f"Line {len(custom_ids) + 1} of {path} is no answer of a batch; name another file.")
@@ -152,6 +158,11 @@ def _repair(path: Path, file: BinaryIO) -> tuple[list[str | None], int]:
     file.truncate(end)
     file.seek(0, os.SEEK_END)
     return custom_ids, failed
+
+
+def _is_torn(raw: bytes) -> bool:
+    """Whether a last line may be an answer whose end is missing, or that a full disk left without its end."""
+    return raw.startswith(ANSWER_START) or ANSWER_START.startswith(raw)
 
 
 def _parse(number: int, raw: bytes, seen: set[str]) -> BatchLine:
