@@ -149,6 +149,16 @@ def test_prompt_logprobs_in_vllms_shape(client: TestClient, plain: LLM) -> None:
     assert values == pytest.approx(forward_logprobs(plain, tokens), abs=1e-6)
 
 
+def test_prompt_logprobs_without_an_answer(client: TestClient) -> None:
+    fields = {"prompt": ["Once upon", "Two"], "n": 2, "temperature": 1.0, "echo": True, "prompt_logprobs": 1}
+    asked = ask(client, **fields, max_tokens=1)["choices"]
+    scored = ask(client, **fields, max_tokens=0)["choices"]
+    assert [choice["text"] for choice in scored] == ["Once upon", "Once upon", "Two", "Two"]
+    assert [choice["prompt_logprobs"] for choice in scored] == [choice["prompt_logprobs"] for choice in asked]
+    assert "prompt_logprobs" not in ask(client, echo=True, max_tokens=0)["choices"][0]
+    assert "prompt_logprobs" not in ask(client, echo=True, max_tokens=0, logprobs=1)["choices"][0]
+
+
 def test_tokenize_and_back(client: TestClient, plain: LLM) -> None:
     answer = client.post("/tokenize", json={"prompt": "Grüße", "return_token_strs": True}).json()
     assert answer["tokens"] == plain.tokenizer.encode("Grüße")

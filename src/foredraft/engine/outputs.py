@@ -17,21 +17,28 @@ __all__ = ["CompletionOutput", "Delta", "Logprob", "RequestOutput", "Speculation
 
 
 class Logprob(NamedTuple):
-    """A token's raw log-probability and its rank among all tokens (1 is the most likely)."""
+    """A token's raw log-probability and its rank among all tokens (1 is the most likely).
+
+    bytes  what it adds to the UTF-8 of the text, be it a part of a character; nothing for a special token where the
+           text is without those
+    """
 
     logprob: float
     rank: int
     decoded_token: str | None = None
+    bytes: tuple[int, ...] | None = None  # numbers, so that it can be written as JSON
 
 
 @dataclass(slots=True)
 class SpeculationStats:
-    """Counts over verification steps: a step with no draft counts as a step, too. `limit` is the configured draft
-    length; `drafter_failed` tells whether the drafter raised an error, after which decoding went on plainly.
+    """Counts over verification steps: a step with no draft counts as a step, too, but not among `drafts`. `limit` is
+    the configured draft length; `drafter_failed` tells whether the drafter raised an error, after which decoding went
+    on plainly.
     """
 
     limit: int = 0
     steps: int = 0
+    drafts: int = 0
     emitted: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -41,6 +48,7 @@ class SpeculationStats:
     def observe(self, drafted: int, accepted: int, emitted: int) -> None:
         """Add one sequence's part in one step."""
         self.steps += 1
+        self.drafts += drafted > 0
         self.drafted += drafted
         self.accepted += accepted
         self.emitted += emitted
@@ -50,6 +58,7 @@ class SpeculationStats:
 
     def add(self, other: SpeculationStats) -> None:
         self.steps += other.steps
+        self.drafts += other.drafts
         self.emitted += other.emitted
         self.drafted += other.drafted
         self.accepted += other.accepted

@@ -1,11 +1,14 @@
 """Answers in OpenAI's shapes, as plain dictionaries: identity, choices, log-probabilities, usage.
 
 Streams and whole answers are made from the same parts. Log-probabilities are the model's raw ones; minus infinity,
-which JSON lacks, is written as -9999 as in vLLM.
+which JSON lacks, is written as -9999 as in vLLM. Tokens that are no whole characters read "bytes:\\xf0\\x9f" in plain
+completions, which have no other place for their bytes; OpenAI wrote them so, and what comes after the colon is undone
+by Python's "unicode_escape" and "latin-1". In chat they read as U+FFFD, and have their bytes beside it.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +20,13 @@ from foredraft.server.tickets import Job, PromptLogprobs, Result
 
 __all__ = [
     "Identity",
+    "TextPlace",
     "chat_logprobs",
     "completion_logprobs",
     "prompt_logprobs",
     "speculation",
+    "token_bytes",
+    "token_name",
     "usage",
 ]
 
@@ -51,39 +57,67 @@ class Identity:
         }
 
 
+class TextPlace:
+    """Where in a text its next token begins, counted in characters from `start`.
+
+    A token that goes on with a character begins where the character does.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._next = start
+
+    def advance(self, token: bytes) -> int:
+        """Where this token begins; what is asked next is where the one after it does."""
+        if token and not 0x80 <= token[0] < 0xC0:  # it begins a character
+            self.close()
+        begin = self._next
+        self._next += len(self._decoder.decode(token))
+        return max(0, begin)
+
+    def close(self) -> None:
+        """What is unfinished of a character stays so, and is shown as one that is wrong."""
+        self._next += len(self._decoder.decode(b"", final=True))
+
+
 def chat_logprobs(tokens: Sequence[int], entries: Sequence[Entry] | None, count: int) -> dict[str, Any] | None:
     """One element per token, each with its `count` likeliest alternatives."""
     if entries is None:
         return None
     content = [
-        {**_token(entry[token]), "top_logprobs": [_token(value) for value in _likeliest(entry, count)]}
+        {**_token(entry[token]), "top_logprobs": [_token(entry[other]) for other in _likeliest(entry, count)]}
         for token, entry in zip(tokens, entries, strict=True)
     ]
     return {"content": content, "refusal": None}
 
 
 def completion_logprobs(
-    tokens: Sequence[int], entries: Sequence[Entry | None], count: int, offset: int
-) -> dict[str, Any]:
-    """Parallel lists; `offset` is where in the text the first token begins. A prompt's first token has no entry."""
-    texts: list[str | None] = []
-    values: list[float | None] = []
-    alternatives: list[dict[str, float] | None] = []
-    offsets: list[int] = []
-    for token, entry in zip(tokens, entries, strict=True):
-        if entry is None:
-            texts.append(None)
-            values.append(None)
-            alternatives.append(None)
-        else:
-            texts.append(entry[token].decoded_token or "")
-            values.append(_finite(entry[token].logprob))
-            top = {value.decoded_token or "": _finite(value.logprob) for value in _likeliest(entry, count)}
-            top.setdefault(texts[-1] or "", values[-1] or 0.0)  # the token itself is always there, as at OpenAI
-            alternatives.append(top)
-        offsets.append(offset)
-        offset += len(texts[-1] or "")
-    return {"tokens": texts, "token_logprobs": values, "top_logprobs": alternatives, "text_offset": offsets}
+    tokens: Sequence[int], entries: Sequence[Entry], count: int, place: TextPlace
+) -> dict[str, list[Any]]:
+    """Parallel lists. `place` is where the first token begins, and afterwards where the next one will."""
+    values = [entry[token] for token, entry in zip(tokens, entries, strict=True)]
+    return {
+        "tokens": [_name(value) for value in values],
+        "token_logprobs": [_finite(value.logprob) for value in values],
+        "top_logprobs": [_alternatives(entry, token, count) for token, entry in zip(tokens, entries, strict=True)],
+        "text_offset": [place.advance(token_bytes(value)) for value in values],
+    }
+
+
+def token_name(raw: bytes) -> str:
+    """A token as plain completions write it: its text, or its bytes if they are no whole characters."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        plain = (chr(byte) if 0x20 <= byte < 0x7F and byte != ord("\\") else f"\\x{byte:02x}" for byte in raw)
+        return "bytes:" + "".join(plain)
+
+
+def token_bytes(value: Logprob) -> bytes:
+    """What a token adds to the text, in UTF-8."""
+    if value.bytes is not None:
+        return bytes(value.bytes)
+    return (value.decoded_token or "").encode("utf-8", "replace")
 
 
 def prompt_logprobs(entries: PromptLogprobs) -> list[dict[str, Any] | None]:
@@ -152,13 +186,35 @@ def _predicted(prediction: tuple[int, ...], choice: CompletionOutput) -> int:
     return accepted
 
 
-def _likeliest(entry: Entry, count: int) -> list[Logprob]:
-    return sorted((value for value in entry.values() if value.rank <= count), key=lambda value: value.rank)[:count]
+def _alternatives(entry: Entry, token: int, count: int) -> dict[str, float]:
+    """The likeliest tokens, and the token itself, which is always there, as at OpenAI.
+
+    Two tokens may read the same, a byte and the character that it is for one. Neither may get lost, so the one that
+    comes second is named by its id, in vLLM's way.
+    """
+    likeliest = _likeliest(entry, count)
+    own, named = _name(entry[token]), dict[str, float]()
+    for other in likeliest if token in likeliest else [*likeliest, token]:
+        name = _name(entry[other])
+        if other != token and (name == own or name in named):
+            name = f"token_id:{other}"
+        named[name] = _finite(entry[other].logprob)
+    return named
+
+
+def _likeliest(entry: Entry, count: int) -> list[int]:
+    return sorted((token for token in entry if entry[token].rank <= count), key=lambda token: entry[token].rank)[:count]
+
+
+def _name(value: Logprob) -> str:
+    """What the text is without, such as an end token, has a name all the same."""
+    return token_name(token_bytes(value)) or value.decoded_token or ""
 
 
 def _token(value: Logprob) -> dict[str, Any]:
-    text = value.decoded_token or ""
-    return {"token": text, "logprob": _finite(value.logprob), "bytes": list(text.encode("utf-8", "replace"))}
+    raw = token_bytes(value)
+    text = raw.decode("utf-8", "replace") or value.decoded_token or ""
+    return {"token": text, "logprob": _finite(value.logprob), "bytes": list(raw)}
 
 
 def _finite(value: float) -> float:
