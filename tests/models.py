@@ -117,6 +117,7 @@ class ScriptedDecoder:
     cache_dtype = torch.float64
     hidden_size = 1
     weight_format = "float64"
+    way_name = "a script"
     own_threads = False
     device = torch.device("cpu")
 

@@ -22,7 +22,7 @@ from foredraft.noise import gumbel, row_key
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 
-__all__ = ["Rows", "is_edited", "is_filtered", "pick", "process", "raw_logprobs", "rows_of"]
+__all__ = ["Rows", "best_under_noise", "is_edited", "is_filtered", "pick", "process", "raw_logprobs", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ def _picked(logits: Tensor, rows: Rows) -> Tensor:
     scores, params = _unfiltered(logits, rows), rows.sequence.params
     if params.greedy:
         return _likeliest(scores)
-    return _best(scores, rows.keys(logits.device), floors(scores, params))
+    return best_under_noise(scores, rows.keys(logits.device), floors(scores, params))
 
 
 def _likeliest(logits: Tensor) -> Tensor:
@@ -213,8 +213,11 @@ def _penalise(scores: Tensor, rows: Rows) -> None:
     scores[:, tokens] = values
 
 
-def _best(scores: Tensor, keys: Tensor, lowest: Tensor | None) -> Tensor:
-    """argmax of scores plus noise, per row, among tokens from the row's lowest score [n, 1] on."""
+def best_under_noise(scores: Tensor, keys: Tensor, lowest: Tensor | None = None) -> Tensor:
+    """[n, V], keys [n, 1] -> [n], the argmax of scores plus noise among tokens from the row's lowest score [n, 1] on.
+
+    The one rule of sampling: the target picks by it, and drafters guess by it.
+    """
     if scores.device.type == "cpu" and scores.shape[-1] > SMALL_VOCABULARY:  # skips the noise of tokens that can't win
         from foredraft.perturbed_argmax import perturbed_argmax
 

@@ -1,8 +1,8 @@
 """The one data type for a draft: `TokenTree`.
 
-A tree per batch row, given by tokens and parent pointers; everything else (depths, ancestors, mask, positions) is
-derived. A chain is a tree, and plain decoding is the empty tree. Siblings with equal tokens are allowed but useless;
-`from_paths` merges them.
+A tree per batch row, given by tokens and parent pointers; everything else (sizes, levels, depths) is derived. A chain
+is a tree, and plain decoding is the empty tree. Siblings with equal tokens are allowed but useless; `from_paths` merges
+them.
 """
 
 from __future__ import annotations
@@ -83,19 +83,6 @@ class TokenTree:
         return (self.tokens >= 0).sum(dim=1)
 
     @cached_property
-    def ancestors(self) -> Tensor:
-        """[B, N, N] bool: node j is i itself or one of its ancestors; False for padding. This is the tree mask."""
-        mask = torch.zeros((self.batch, self.width, self.width), dtype=torch.bool, device=self.tokens.device)
-        rows = torch.arange(self.batch, device=self.tokens.device)
-        real = self.tokens >= 0
-        for node in range(self.width):
-            parent = self.parents[:, node]
-            inherited = mask[rows, parent.clamp(min=0)] & (parent >= 0).unsqueeze(1)
-            mask[:, node] = inherited
-            mask[:, node, node] = real[:, node]
-        return mask
-
-    @cached_property
     def levels(self) -> list[list[int]]:
         """For each row, the distance of its real nodes from the root, 1 for its children."""
         rows = []
@@ -116,11 +103,6 @@ class TokenTree:
         """[B, N] the same as `levels`; 0 for padding."""
         rows = [[*own, *[0] * (self.width - len(own))] for own in self.levels]
         return torch.tensor(rows, dtype=torch.int64, device=self.tokens.device).view(self.batch, self.width)
-
-    @cached_property
-    def positions(self) -> Tensor:
-        """[B, N] offset of a node's position from the root's; the same numbers as `depths`."""
-        return self.depths
 
     def prune(self, budget: Sequence[int]) -> TokenTree:
         """The first `budget[b]` nodes of each row; nodes come after their parents, so what is left is a tree."""
@@ -147,7 +129,7 @@ class TokenTree:
 
     def validate(self, batch: int, vocab_size: int) -> None:
         """Raise ForedraftError, naming row and node, unless these are trees of tokens below `vocab_size`, one for each
-        of `batch` sequences, and no node scores more than its parent.
+        of `batch` sequences, and scores are probabilities, of which none is above its parent's.
         """
         if self.batch != batch:
             raise ForedraftError(f"The drafter returned {self.batch} trees for {batch} sequences; one each is needed.")
@@ -156,20 +138,38 @@ class TokenTree:
                 f"A tree has tokens {tuple(self.tokens.shape)} and parents {tuple(self.parents.shape)}; "
                 "both must be [B, N]."
             )
+        if self.scores is not None and self.scores.shape != self.tokens.shape:
+            raise ForedraftError(
+                f"A tree has tokens {tuple(self.tokens.shape)} and scores {tuple(self.scores.shape)}; "
+                "both must be [B, N]."
+            )
         if not self.width:
             return
-        scores = self.scores.tolist() if self.scores is not None else [None] * batch
-        trees = zip(self.tokens.tolist(), self.parents.tolist(), scores, self.sizes.tolist(), strict=True)
-        for row, (tokens, parents, own, size) in enumerate(trees):
-            for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-                if (node < size) != (0 <= token < vocab_size) or token >= vocab_size:
-                    raise ForedraftError(_misplaced(row, node, "token", token, vocab_size))
-                if node < size and not PAD <= parent < node:
-                    raise ForedraftError(_misplaced(row, node, "parent", parent, vocab_size))
-                if own and node < size and parent >= 0 and own[node] > own[parent]:
-                    raise ForedraftError(
-                        f"Node {node} of draft row {row} has a higher score than its parent; it can't."
-                    )
+        all_tokens, all_parents = self.tokens.tolist(), self.parents.tolist()
+        for row, (tokens, parents, size) in enumerate(zip(all_tokens, all_parents, self.sizes.tolist(), strict=True)):
+            _check_nodes(row, tokens, parents, size, vocab_size)
+        if self.scores is not None:
+            for row, (parents, scores) in enumerate(zip(all_parents, self.scores.tolist(), strict=True)):
+                _check_scores(row, parents, scores)
+
+
+def _check_nodes(row: int, tokens: list[int], parents: list[int], size: int, vocab_size: int) -> None:
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        if (node < size) != (0 <= token < vocab_size) or token >= vocab_size:
+            raise ForedraftError(_misplaced(row, node, "token", token, vocab_size))
+        if node < size and not PAD <= parent < node:
+            raise ForedraftError(_misplaced(row, node, "parent", parent, vocab_size))
+
+
+def _check_scores(row: int, parents: list[int], scores: list[float]) -> None:
+    """Those of padding too, as whole rows are summed."""
+    for node, (parent, score) in enumerate(zip(parents, scores, strict=True)):
+        if not 0 <= score <= 1:  # which NaN is not either
+            raise ForedraftError(
+                f"Node {node} of draft row {row} has score {score:g}; a score is a probability, from 0 to 1."
+            )
+        if 0 <= parent < node and score > scores[parent]:
+            raise ForedraftError(f"Node {node} of draft row {row} has a higher score than its parent; it can't.")
 
 
 def _misplaced(row: int, node: int, what: str, value: int, vocab_size: int) -> str:

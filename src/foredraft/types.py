@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1000
 LOWEST_TEMPERATURE = 1e-5  # vLLM's bound: below it, logits divided by the temperature could overflow
 
 
@@ -136,6 +137,8 @@ class SamplingParams:
     cache_salt: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.stop, (str, Collection, NoneType)):
+            raise ConfigError(f"stop is {self.stop!r}; give a string or several.")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
@@ -145,7 +148,7 @@ class SamplingParams:
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or math.isnan(value) or not low <= value <= high:
-                raise ConfigError(f"{name} is {value!r}; give a number from {_bound(low)} to {_bound(high)}.")
+                raise ConfigError(f"{name} is {value!r}; give {_between(low, high)}.")
         if self.top_p == 0:
             raise ConfigError("top_p is 0, which keeps no token; give a number above 0, up to 1.")
         if self.repetition_penalty == 0:
@@ -160,12 +163,17 @@ class SamplingParams:
             raise ConfigError(f"num_speculative_tokens is {self.num_speculative_tokens}; give 0 (plain) or more.")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
             raise ConfigError(f"seed is {self.seed}; give an integer of at most 64 bits.")
-        if any(not text for text in stop) or len(stop) > MAX_STOP_STRINGS:
-            raise ConfigError(
-                f"stop has an empty string or more than {MAX_STOP_STRINGS} strings: {stop!r}; remove those."
-            )
+        if len(stop) > MAX_STOP_STRINGS:
+            raise ConfigError(f"stop has {len(stop)} strings; give at most {MAX_STOP_STRINGS}.")
+        for text in stop:
+            if not isinstance(text, str):
+                raise ConfigError(f"stop has {text!r}; give strings.")
+            if not text:
+                raise ConfigError("stop has an empty string; remove it.")
+            if len(text) > MAX_STOP_LENGTH:
+                raise ConfigError(f"stop has a string of {len(text)} characters; give at most {MAX_STOP_LENGTH}.")
         for token, bias in (self.logit_bias or {}).items():
-            if math.isnan(bias) or abs(bias) > 100:
+            if not isinstance(bias, (int, float)) or math.isnan(bias) or abs(bias) > 100:
                 raise ConfigError(f"logit_bias of token {token} is {bias}; give a number from -100 to 100.")
 
     @property
@@ -192,8 +200,8 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 )
 
 
-def _bound(value: float) -> str:
-    return "any" if math.isinf(value) else f"{value:g}"
+def _between(low: float, high: float) -> str:
+    return f"{low:g} or more" if math.isinf(high) else f"a number from {low:g} to {high:g}"
 
 
 @dataclass(slots=True, eq=False)

@@ -85,9 +85,20 @@ def test_compressed_file(tmp_path: Path) -> None:
         ('{"prompt": "  "}', "line 2, looks like plain"),
         ('{"turns": []}', "line 2, looks like Spec-Bench, but turns must hold"),
         ('{"turns": "one"}', "line 2, looks like Spec-Bench"),
-        ('{"messages": [{"role": "assistant", "content": "Hm."}]}', "line 2, looks like messages"),
-        ('{"instruction": "do", "input": null}', "line 2, looks like EditEval, but instruction and input must hold"),
-        ('{"question": "?", "answer": "!", "prediction": 1}', "line 2, looks like GSM8K"),
+        ('{"messages": [{"role": "assistant", "content": "Hm."}]}', r"line 2, .* role user, and is \['assistant'\]"),
+        ('{"messages": [{"role": "robot", "content": "Hm."}]}', r"line 2, .*messages\[0\].role .*, and is 'robot'"),
+        ('{"messages": [{"role": "user"}]}', r"line 2, .*messages\[0\].content must hold a text, and is None"),
+        ('{"messages": ["Hm."]}', r"line 2, .*messages\[0\] must hold an object .*, and is 'Hm\.'"),
+        (
+            '{"instruction": "do", "input": null}',
+            "line 2, looks like EditEval, but input must hold a text",
+        ),
+        ('{"question": "?", "answer": "!", "prediction": 1}', "line 2, looks like GSM8K, but prediction .* and is 1"),
+        ('{"prompt": "hi", "prediction": 7}', "line 2, looks like plain, but prediction must hold a text, and is 7"),
+        (r'{"prompt": "\ud800 hi"}', r"line 2, .*prompt must hold whole characters.*'\\ud800'"),
+        (r'{"prompt": "hi", "category": "\udfff"}', "line 2, .*category must hold whole characters"),
+        ("[" * 100_000, "line 2, is not JSON"),
+        ('{"prompt": ' + "1" * 5000 + "}", "line 2, is not JSON"),
     ],
 )
 def test_malformed_line_is_named(line: str, complaint: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from foredraft.bench.report import as_json, difference_lines, offline_table
 from foredraft.bench.workloads import EncodedPrompt
 from foredraft.drafters.base import BaseDrafter
 from foredraft.engine.engine import Engine
+from foredraft.engine.requests import Choice
 from foredraft.errors import ConfigError
 from foredraft.target.target import Target
 from foredraft.tree import TokenTree
@@ -197,6 +198,18 @@ def test_concurrency_keeps_that_many_in_flight() -> None:
         for prompt in prompts(7)
     ]
     assert [answer.tokens for answer in run.answers] == [one.answers[0].tokens for one in alone]
+
+
+def test_a_request_that_fails_ends_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of being waited for for ever, or counted as an answer."""
+    engine = Engine(tiny_target())
+
+    def fail(*_: object) -> None:
+        raise ValueError("the tokenizer is broken")
+
+    monkeypatch.setattr(Choice, "extend", fail)
+    with pytest.raises(ValueError, match="the tokenizer is broken"):
+        decode_block(engine, prompts(2), SamplingParams(temperature=0, max_tokens=5), concurrency=2)
 
 
 class Lying(Engine):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import DRAFTING, Cli
 from tiny_checkpoint import CONTEXT, save_tiny_checkpoint
+
+from foredraft.engine.outputs import Delta
+from foredraft.engine.requests import Choice
 
 SHORT = ("--max-tokens", "24")
 
@@ -193,3 +197,23 @@ def test_a_prediction_is_drafted_from(cli: Cli, tiny_checkpoint: Path, tmp_path:
     assert (
         "acceptance" in cli(*arguments[:-1], "--prediction", tmp_path / "expected.txt").err
     )  # the default method then
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",), ("--compare",)])
+def test_an_answer_that_breaks_off_is_an_error(
+    cli: Cli, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    """A truncated one must not pass for the whole."""
+    original = Choice.extend
+
+    def extend(choice: Choice, *rest: Any) -> Delta:
+        if len(choice.output.token_ids) > 3:
+            raise ValueError("the tokenizer is broken")
+        return original(choice, *rest)
+
+    monkeypatch.setattr(Choice, "extend", extend)
+    done = cli("generate", tiny_checkpoint, "hello", *SHORT, *flags)
+    assert done.code not in (0, 2)
+    assert done.err.startswith("Error: ValueError: the tokenizer is broken.")
+    assert done.err.count("\n") == 1
+    assert "--json" not in flags or done.out == ""

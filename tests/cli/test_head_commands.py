@@ -91,10 +91,20 @@ def test_export(cli: Cli, eagle: Path, medusa: Path, target: Path, tmp_path: Pat
     assert "vLLM Medusa" in cli("inspect", tmp_path / "vllm", "--target", target).out
 
 
+def test_a_head_is_no_draft_model(cli: Cli, eagle: Path, medusa: Path, target: Path) -> None:
+    for head, method in ((eagle, "eagle3"), (medusa, "medusa")):
+        sentence = cli("generate", target, "hi", "--spec-method", "draft_model", "--spec-model", head).sentence
+        assert f"{head} is a drafting head, not a draft model; run it with method '{method}'" in sentence
+    assert "is no language model: its config.json names no model_type" in cli("generate", medusa, "hi").sentence
+
+
 def test_bad_input(cli: Cli, eagle: Path, target: Path, tmp_path: Path) -> None:
     assert "'gguf' is no format" in cli("export", eagle, "--format", "gguf", "--output", tmp_path / "x").sentence
     assert "a whole model of type llama, not a head" in cli("inspect", target).sentence
     assert "doesn't exist" in cli("inspect", tmp_path / "nowhere").sentence
+    assert "the revision 'foo' is given" in cli("inspect", eagle, "--revision", "foo").sentence
+    assert "--dtype is 'int4', which is for the target" in cli("inspect", eagle, "--dtype", "int4").sentence
+    assert "'int4' is unknown" in cli("inspect", eagle, "--dtype", "int4", "--target", target).sentence
     config = json.loads((eagle / "config.json").read_text())
     (eagle / "config.json").write_text(json.dumps({**config, "eagle_aux_hidden_state_layer_ids": [2, 3]}))
     assert "only 0 to 2 exist" in cli("inspect", eagle, "--target", target).sentence

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 from drafters import ADVERSARIES, CASES, method_names
 from models import VOCAB, tiny_target
 
@@ -146,6 +147,24 @@ class Malformed(ADVERSARIES["RandomTree"]):  # type: ignore[misc]
 def test_a_tree_that_is_none_counts_as_a_failure() -> None:
     asks, wanted = plain()
     engine = engine_of(Malformed())
+    same(decode(engine, asks), wanted)
+    assert engine.drafting is not None
+    assert engine.drafting.failures == 1
+
+
+class LogScored(ADVERSARIES["RandomTree"]):  # type: ignore[misc]
+    """For the victim, scores that are logarithms of probabilities."""
+
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+        tree = super().propose(batch, budget)
+        real = tree.tokens >= 0
+        victim = torch.tensor([[sequence.request_id == VICTIM] for sequence in batch])
+        return TokenTree(tree.tokens, tree.parents, 0.5 * real - 1.5 * (real & victim))
+
+
+def test_scores_that_are_no_probabilities_count_as_a_failure() -> None:
+    asks, wanted = plain()
+    engine = engine_of(LogScored())
     same(decode(engine, asks), wanted)
     assert engine.drafting is not None
     assert engine.drafting.failures == 1

@@ -29,6 +29,22 @@ def refusal(path: Path, target: TargetFacts = TARGET, **options: Any) -> str:
     return sentence
 
 
+@pytest.mark.parametrize("name", ["trunc.gguf", "text.txt", "config.json", "weights"])
+@pytest.mark.parametrize("allow_pickle", [True, False])
+def test_a_file_that_is_no_file_of_weights(tmp_path: Path, name: str, allow_pickle: bool) -> None:
+    files.save(tmp_path, files.eagle3())
+    if name != "config.json":
+        (tmp_path / name).write_bytes(b"GGUF")
+    sentence = refusal(tmp_path / name, allow_pickle=allow_pickle)
+    assert "is no file of weights (.safetensors, or a pickle: .bin, .pt, .pth, .ckpt); pass a head's folder" in sentence
+
+
+def test_a_revision_of_a_local_head(tmp_path: Path) -> None:
+    files.save(tmp_path, files.eagle3())
+    assert "'foo' is given" in refusal(tmp_path, revision="foo")
+    assert "leave it out" in refusal(tmp_path / "model.safetensors", revision="foo")
+
+
 def test_another_target(tmp_path: Path) -> None:
     files.save(tmp_path, files.eagle3())
     assert "hidden size 16, and some/target has 20" in refusal(tmp_path, TargetFacts("some/target", LAYERS, 20, V))

@@ -116,8 +116,12 @@ def noise_of_the_root(patch: pytest.MonkeyPatch) -> None:
 
 def processors_of_the_root(patch: pytest.MonkeyPatch) -> None:
     """Penalties and minimum lengths don't see the drafts above a node."""
-    right = sampling.process
-    patch.setattr(sampling, "process", lambda logits, rows: right(logits, replace(rows, paths=[()] * len(rows.paths))))
+    right = sampling._unfiltered
+
+    def unaware(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+        return right(logits, replace(rows, paths=[()] * len(rows.paths)))
+
+    patch.setattr(sampling, "_unfiltered", unaware)
 
 
 def dropped_bonus(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +142,11 @@ def accepted_without_ancestors(patch: pytest.MonkeyPatch) -> None:
         matched = (tree.tokens == picks.gather(1, parents)) & (tree.tokens >= 0) if tree.width else None
         if matched is None or not matched.any():
             return verify(tree, picks)
-        on_matched_paths = (tree.ancestors & matched.unsqueeze(2)).any(dim=1)
+        on_matched_paths = torch.zeros_like(matched)
+        for row, node in matched.nonzero().tolist():
+            while node >= 0:
+                on_matched_paths[row, node] = True
+                node = int(tree.parents[row, node])
         hopeful = picks.clone().scatter(
             1, parents, torch.where(on_matched_paths, tree.tokens, picks.gather(1, parents))
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from tiny_server import client_of, load_tiny, tiny_service
 
 from foredraft.engine.llm import LLM
 from foredraft.types import SamplingParams
@@ -210,6 +212,32 @@ def test_parts_of_a_message_are_joined(client: TestClient) -> None:
 
 
 def test_unknown_fields_are_accepted(client: TestClient) -> None:
-    assert (
-        ask(client, store=True, metadata={"a": "b"}, user="me", something_new=[1])["choices"] == ask(client)["choices"]
-    )
+    fields: dict[str, Any] = {"metadata": {"a": "b"}, "user": "me", "something_new": [1]}
+    assert ask(client, **fields)["choices"] == ask(client)["choices"]
+
+
+def test_known_fields_may_ask_for_what_happens_anyway(client: TestClient) -> None:
+    neutral = {"modalities": ["text"], "store": False, "service_tier": "auto", "reasoning_effort": None, "best_of": 1}
+    more = {"length_penalty": 1.0, "spaces_between_special_tokens": True, "vllm_xargs": {}, "prompt": None}
+    usage = {"stream_options": {"include_usage": True, "continuous_usage_stats": False}}
+    assert ask(client, **neutral, **more)["choices"] == ask(client)["choices"]
+    assert stream(client, **usage)[-1]["usage"]["completion_tokens"] == 24
+
+
+def test_a_refusal_is_text(client: TestClient) -> None:
+    def asked(**message: Any) -> Any:
+        messages = [*MESSAGES, {"role": "assistant", **message}, *MESSAGES]
+        return ask(client, messages=messages, return_token_ids=True)["prompt_token_ids"]
+
+    wanted = asked(content="No.")
+    assert asked(content=[{"type": "refusal", "refusal": "No."}]) == wanted
+    assert asked(content=None, refusal="No.") == wanted
+
+
+def test_a_role_that_the_template_names_is_known(tiny_checkpoint: Path) -> None:
+    template = "{% for message in messages %}{{ 'I' if message.role == 'ipython' else 'O' }}{% endfor %}"
+    with client_of(tiny_service(lambda: load_tiny(tiny_checkpoint), chat_template=template)) as client:
+        messages = [*MESSAGES, {"role": "ipython", "content": "5"}]
+        answer = client.post("/tokenize", json={"messages": messages, "return_token_strs": True})
+        assert answer.json()["token_strs"] == ["O", "I"]
+        assert client.post("/tokenize", json={"messages": [{"role": "alien", "content": "5"}]}).status_code == 400

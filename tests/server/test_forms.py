@@ -63,13 +63,51 @@ def test_a_slow_form_holds_up_its_own_request_only(
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_forms_that_are_too_large_or_wrong_are_refused(client: TestClient, path: str) -> None:
-    asked = {**BODY, "messages": [{"role": "user", "content": "Hi"}]}
+    asked = {"prompt": "Say"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "Hi"}]}
     large = client.post(path, json={**asked, "guided_json": {"enum": ["x" * 300_000]}})
     assert large.status_code == 400
     assert "262144" in large.json()["error"]["message"]
-    wrong = client.post(path, json={**asked, "guided_regex": "("})
-    assert wrong.status_code == 400
-    assert "regex" in wrong.json()["error"]["message"]
+    for form, param in [
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"structured_outputs": {"regex": r"[^\s\S]"}}, "structured_outputs"),
+        ({"guided_grammar": "start: start"}, "guided_grammar"),
+        ({"response_format": {"type": "json_object", "schema": {"enum": []}}}, "response_format"),
+    ]:
+        wrong = client.post(path, json={**asked, **form})
+        assert wrong.status_code == 400
+        assert "can't be used" in wrong.json()["error"]["message"]
+        assert wrong.json()["error"]["param"] == param
+
+
+def long_chain() -> dict[str, Any]:
+    links = {f"a{index}": {"type": "array", "items": {"$ref": f"#/$defs/a{index + 1}"}} for index in range(4000)}
+    return {"$ref": "#/$defs/a0", "$defs": {**links, "a4000": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"guided_json": long_chain()},
+        {
+            "guided_grammar": "\n".join(
+                ["start: a0", *(f"a{each}: a{each + 1}" for each in range(12000)), 'a12000: "x"']
+            )
+        },
+    ],
+    ids=["references", "rules"],
+)
+def test_a_long_chain_does_not_overflow_the_stack(client: TestClient, form: dict[str, Any]) -> None:
+    """Which would end the server."""
+    answer = client.post("/v1/completions", json={**BODY, **form})
+    assert answer.status_code in (200, 400)
+    assert client.post("/v1/completions", json=BODY).status_code == 200
+
+
+def test_a_schema_beside_json_object(client: TestClient) -> None:
+    """llama.cpp's way."""
+    form = {"type": "json_object", "schema": {"const": {"a": 1}}}
+    answer = client.post("/v1/completions", json={**BODY, "response_format": form})
+    assert answer.json()["choices"][0]["text"] == '{"a": 1}'
 
 
 class Stuck(Grammars):

@@ -36,15 +36,16 @@ BAD_FIELDS: list[tuple[str, dict[str, Any], str | None]] = [
     ("stop", {"stop": 5}, "stop"),
     ("logit_bias", {"logit_bias": {"x": 1}}, "logit_bias"),
     ("logit_bias", {"logit_bias": {"1": 101}}, "logit_bias"),
-    ("logit_bias", {"logit_bias": {"99999": 1}}, None),
+    ("logit_bias", {"logit_bias": {"99999": 1}}, "logit_bias"),
     ("seed", {"seed": 2**70}, "seed"),
     ("priority", {"priority": 1}, "priority"),
     ("stream_options", {"stream_options": {"include_usage": True}}, "stream_options"),
     ("use_beam_search", {"use_beam_search": True}, "use_beam_search"),
-    ("response_format", {"response_format": {"type": "xml"}}, None),
+    ("response_format", {"response_format": {"type": "xml"}}, "response_format.type"),
     ("json_schema", {"response_format": {"type": "json_schema"}}, "response_format"),
-    ("regex", {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "response_format"),
-    ("stop_token_ids", {"stop_token_ids": [-1]}, None),
+    ("regex", {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+    ("stop_token_ids", {"stop_token_ids": [-1]}, "stop_token_ids.0"),
+    ("stop_token_ids", {"stop_token_ids": [99999]}, "stop_token_ids"),
     ("prompt_logprobs", {"prompt_logprobs": 99}, "prompt_logprobs"),
 ]
 
@@ -113,8 +114,17 @@ def test_bodies_that_are_no_request(client: TestClient, path: str, content: byte
     refused(client.post(path, content=content, headers={"content-type": "application/json"}))
 
 
-def test_other_content_types(client: TestClient) -> None:
-    refused(client.post("/v1/completions", content=b'{"prompt": "Hi"}', headers={"content-type": "text/plain"}))
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"content-type": "text/plain"}, "content type is 'text/plain'"),
+        ({}, "no content type"),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, "content encoding is 'gzip'"),
+    ],
+)
+def test_other_content_types(client: TestClient, headers: dict[str, str], said: str) -> None:
+    answer = client.post("/v1/completions", content=b'{"prompt": "Hi"}', headers=headers)
+    assert said in refused(answer, 415)["message"]
 
 
 def test_lone_surrogates_hurt_nobody(client: TestClient) -> None:
@@ -133,10 +143,45 @@ def test_unknown_model_path_and_method(client: TestClient) -> None:
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     refused(client.get("/v1/models/gpt-9"), 404)
     refused(client.get("/v2/anything"), 404)
-    refused(client.get("/v1/completions"), 405)
+    answer = client.get("/v1/completions")
+    refused(answer, 405)
+    assert answer.headers["allow"] == "POST"
 
 
 def test_detokenize_refuses_unknown_ids(client: TestClient) -> None:
     refused(client.post("/detokenize", json={"tokens": [99999]}))
     refused(client.post("/detokenize", json={"tokens": [-1]}))
     refused(client.post("/tokenize", json={}))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "x" * 1_000_000}, "prompt"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 1_000_000}]}, "messages"),
+    ],
+)
+def test_a_text_that_cannot_fit_is_not_even_tokenised(
+    client: TestClient, path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foredraft.server.prompts.PromptReader.encode", None)
+    error = client.post(path, json=body)
+    assert error.status_code == 400
+    assert error.json()["error"]["param"] == param
+    assert error.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_min_tokens_that_do_not_fit(client: TestClient) -> None:
+    error = client.post("/v1/completions", json={"prompt": "Once", "max_tokens": None, "min_tokens": 100_000})
+    assert error.status_code == 400
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "min_tokens": 100_000}
+    error = client.post("/v1/chat/completions", json=chat)
+    assert error.status_code == 400
+    assert "100000" in error.json()["error"]["message"]
+
+
+def test_too_many_prompts_are_not_even_tokenised(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foredraft.server.prompts.PromptReader.encode", None)
+    error = client.post("/v1/completions", json={"prompt": ["x"] * 2000})
+    assert error.status_code == 400
+    assert "2000 sequences" in error.json()["error"]["message"]

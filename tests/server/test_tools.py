@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from models import scripted_target
 
 from foredraft.engine.engine import Engine
-from foredraft.errors import RequestError
+from foredraft.server.api_errors import ApiError
 from foredraft.server.tool_calls import ToolCallStream, parse_calls
 from foredraft.server.tool_seam import MessagePart
 from foredraft.server.tools import (
@@ -77,6 +77,7 @@ SAMPLES: list[tuple[ToolFormat, str, str, list[tuple[str, Any]]]] = [
         [OSLO, NOW],
     ),
     (HERMES, '<tool_call>{"name": "clock", "arguments": {}}', "", [NOW]),  # ended without the end mark
+    (HERMES, '<tool_call>{"name": "clock", "arguments": {}}\n</tool', "", [NOW]),  # or in the midst of it
     (HERMES, 'a <tool_call>{"name": "clock"}</tool_call> b', "a b", [NOW]),
     (HERMES, "5 < 6 <tool <tool_cal <tool_call", "5 < 6 <tool <tool_cal <tool_call", []),
     (HERMES, "say <tool_call> to call", "say <tool_call> to call", []),
@@ -229,6 +230,7 @@ def test_templates_without_tools_get_them_as_text() -> None:
     assert short(parse_calls(assistant["content"], HERMES)) == ("", [NOW])
     assert (tool["role"], "noon" in tool["content"]) == ("user", True)
     assert [message["role"] for message in tools_as_text(messages[1:2], [CLOCK])] == ["system", "user"]
+    assert tools_as_text(messages) == [messages[0], user, assistant, tool], "calls are text, with or without tools"
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
@@ -302,7 +304,7 @@ def test_a_form_for_words_is_an_alternative_to_calls() -> None:
         while not engine.idle:
             engine.step()
         assert request.result().outputs[0].text.startswith(beginning)
-    with pytest.raises(RequestError, match="regex and tools exclude each other"):
+    with pytest.raises(ApiError, match="regex and tools exclude each other"):
         tool_structure(Use(), HERMES, structured=StructuredOutput("regex", "a"))
-    with pytest.raises(RequestError, match="json_schema can't be used"):
+    with pytest.raises(ApiError, match="json_schema can't be used"):
         tool_structure(Use(), HERMES, structured=StructuredOutput("json_schema", "{"))

@@ -12,6 +12,7 @@ from material import write_prompts
 from tiny_checkpoint import save_tiny_checkpoint
 
 from foredraft.engine.llm import LLM
+from foredraft.engine.requests import Choice
 from foredraft.errors import ConfigError
 from foredraft.training import data
 from foredraft.training.data import DataPlan, DataProgress, make_data
@@ -159,3 +160,15 @@ def test_prompts_are_read_in_every_usual_shape(tmp_path: Path) -> None:
     )
     contents = [[message["content"] for message in prompt] for prompt in read_prompts(path)]
     assert contents == [["plain"], ["why"], ["first"], ["hi"]]
+
+
+def test_a_request_that_fails_ends_the_run(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of being waited for for ever; the others leave the engine, too."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("the tokenizer is broken")
+
+    monkeypatch.setattr(Choice, "extend", fail)
+    with pytest.raises(ValueError, match="the tokenizer is broken"):
+        make_data(llm, tmp_path, PLAN, lambda _: None)
+    assert llm.target.cache.free_slots == llm.target.cache.slots

@@ -62,6 +62,15 @@ def test_data_then_a_head_then_the_same_command_again(
         (["eagle3", "M", "--output", "O", "--data", ".", "--steps", "99"], "steps is 99; give a number from 1 to 16"),
         (["medusa", "M", "--output", "O", "--data", ".", "--output-layer", "x"], "output layer is 'x'; give target"),
         (["draft", "M", "--output", "O", "--data", ".", "--threads", "0"], "--threads is 0; give at least 1"),
+        (
+            ["draft", "M", "--output", "O", "--data", ".", "--threads", "100000"],
+            "--threads is 100000, and this machine",
+        ),
+        (["data", "M", "--output", "O", "--threads", "100000"], "--threads is 100000, and this machine has"),
+        (["eagle3", "M", "--output", "O", "--data", ".", "--intermediate", "-5"], "intermediate is -5; give a number"),
+        (["eagle", "M", "--output", "O", "--data", ".", "--intermediate", "0"], "intermediate is 0; give a number"),
+        (["data", "M", "--output", "FILE"], "--output is FILE, and FILE is a file; give the name of a folder"),
+        (["medusa", "M", "--output", "FILE/x"], "--output is FILE/x, and FILE is a file; give the name"),
         (["data", "M", "--output", "O", "--temperatures", "hot"], "--temperatures is 'hot'; give numbers"),
         (["data", "M", "--output", "O", "--temperatures", "9"], "--temperatures is '9'; give numbers from 0 to 2"),
         (["data", "M", "--output", "O", "--prompts", "none.txt"], "none.txt can't be read"),
@@ -77,6 +86,7 @@ def test_bad_input_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
     code, said = run(capsys, *(str(tiny_checkpoint) if part == "M" else part for part in arguments))
     assert code == 2
     assert sentence in said

@@ -100,6 +100,17 @@ def test_a_long_prompt_is_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> N
     assert drafter.drafted > 5
 
 
+def test_asked_twice_it_says_the_same() -> None:
+    """No token came between, so everything but the draft's own cached tokens is still wanted."""
+    drafter = DraftModelDrafter("target:1", draft_min_token_prob=0.0)
+    drafter.bind(random_target())
+    sequence = Sequence(0, SamplingParams(temperature=0.0), [3, 4, 5], 3, 0)
+    drafter.begin(sequence)
+    first, second, third = (drafter.propose([sequence], [nodes]).tokens.tolist() for nodes in (4, 4, 2))
+    assert first == second == [[*third[0], *first[0][2:]]]
+    assert len(first[0]) == 4
+
+
 def test_an_unlikely_chain_ends_early() -> None:
     def drafted(least: float) -> int:
         engine = Engine(

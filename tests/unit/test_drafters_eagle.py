@@ -194,6 +194,21 @@ def propose_once(drafter: EagleDrafter, target: Target, budget: int, params: Sam
     return drafter.propose([sequence], [budget])
 
 
+def test_a_slot_is_free_again_even_if_its_last_rows_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, target = drafter_of(3), random_target()
+    drafter.bind(target)
+    sequence = Sequence(0, PLAIN, list(PROMPT), len(PROMPT), seed=1)
+    drafter.begin(sequence)
+
+    def full(work: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(drafter._cache, "_read", full)
+    with pytest.raises(MemoryError):
+        drafter.end(sequence)
+    assert drafter._cache.kv.free_slots == target.cache.slots
+
+
 @pytest.mark.parametrize("generation", [1, 3])
 def test_a_tree_contains_the_chain_with_the_same_scores(generation: int) -> None:
     """Nodes see their ancestors and no other draft, so a path is worth the same among others as alone."""

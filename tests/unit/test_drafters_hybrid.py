@@ -272,6 +272,50 @@ def test_nothing_is_kept_of_a_sequence_that_ended() -> None:
     assert not any(member.proposals._open for member in hybrid._members)
 
 
+@dataclass(eq=False)
+class Strict(BaseDrafter):
+    """Knows whom it has begun, and raises for each call in `faults`."""
+
+    faults: tuple[str, ...] = ()
+    begun: set[int] = field(default_factory=set)
+
+    def begin(self, sequence: Sequence) -> None:
+        if "begin" in self.faults:
+            raise ValueError("begin")
+        assert sequence.id not in self.begun
+        self.begun.add(sequence.id)
+
+    def end(self, sequence: Sequence) -> None:
+        self.begun.remove(sequence.id)
+        if "end" in self.faults:
+            raise OSError("end")
+
+    def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
+        return TokenTree.empty(len(batch))
+
+
+def test_a_failed_begin_leaves_no_member_with_the_sequence() -> None:
+    members = Strict(), Strict(("end",)), Strict(), Strict(("begin",)), Strict()
+    hybrid = HybridDrafter(drafters=members)
+    sequence = sequence_of([1, 2])
+    with pytest.raises(ValueError, match="begin"):  # not what came of it
+        hybrid.begin(sequence)
+    assert not any(member.begun for member in members)
+    members[3].faults = ()
+    hybrid.begin(sequence)
+    assert all(member.begun for member in members)
+
+
+def test_all_members_forget_a_sequence_even_if_one_fails_to() -> None:
+    members = Strict(), Strict(("end",)), Strict()
+    hybrid = HybridDrafter(drafters=members)
+    sequence = sequence_of([1, 2])
+    hybrid.begin(sequence)
+    with pytest.raises(OSError, match="end"):
+        hybrid.end(sequence)
+    assert not any(member.begun for member in members)
+
+
 @pytest.mark.parametrize("count", [0, 7])
 def test_too_few_or_too_many_drafters_are_refused(count: int) -> None:
     with pytest.raises(ConfigError, match="list"):

@@ -106,3 +106,18 @@ def test_plain_steps_move_the_window() -> None:
 def test_sizes_that_make_no_sense_are_refused(config: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="give at least"):
         LookaheadDrafter(**config)
+
+
+@pytest.mark.parametrize(
+    ("config", "most"),
+    [
+        ({"lookahead_window": 100_000}, "100000; give at most 170"),
+        ({"lookahead_window": 513, "lookahead_ngram": 2}, "513; give at most 512"),
+        ({"lookahead_guesses": 171}, "171; give at most 170"),
+        ({"lookahead_ngram": 514}, "514; give a number from 2 to 513"),
+    ],
+)
+def test_a_window_takes_no_more_than_a_step_can(config: dict[str, int], most: str) -> None:
+    with pytest.raises(ConfigError, match=most):
+        LookaheadDrafter(**config)
+    LookaheadDrafter(lookahead_window=170)

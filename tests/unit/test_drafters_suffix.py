@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from written_text import sequence_of, write
 
+from foredraft.drafters import suffix as suffix_module
 from foredraft.drafters.prediction import PredictionDrafter
 from foredraft.drafters.suffix import SuffixDrafter
-from foredraft.drafters.suffix_store import SuffixStore
+from foredraft.drafters.suffix_index import Chains
+from foredraft.drafters.suffix_store import LAST_POSITION, SECOND_CHANCES, SuffixStore
 from foredraft.drafters.trail import Trail
 from foredraft.engine.engine import Engine
-from foredraft.errors import ConfigError
+from foredraft.errors import CapacityError, ConfigError
 from foredraft.testing import Ask, decode, decode_plainly, difference, mixed_asks, random_target
 from foredraft.types import FinishReason
 
@@ -195,8 +197,28 @@ def test_a_trail_without_a_beginning_says_nothing() -> None:
         {"suffix_decoding_max_tree_depth": 0},
         {"suffix_decoding_max_spec_factor": 0.0},
         {"suffix_decoding_min_token_prob": 0.0},
+        {"suffix_decoding_max_tree_depth": 10**9},
+        {"suffix_decoding_max_spec_factor": float("inf")},
+        {"suffix_decoding_max_cached_requests": -1},
+        {"suffix_decoding_max_cached_bytes": -1},  # without requests, which wouldn't use it
+        {"suffix_decoding_max_cached_requests": 100, "suffix_decoding_max_cached_bytes": 99999999999999},
     ],
 )
 def test_values_that_make_no_sense_are_refused(config: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="give"):
         SuffixDrafter(**config)  # type: ignore[arg-type]
+
+
+def test_the_bounds_of_a_store_are_those_of_its_numbers() -> None:
+    assert suffix_module.LEAST_BYTES == 1024 * Chains.BYTES
+    capacity = 1 << (suffix_module.MOST_BYTES // Chains.BYTES).bit_length() >> 1
+    assert LAST_POSITION - SECOND_CHANCES * (capacity // 4 + 1) - capacity > capacity
+
+
+def test_a_store_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("foredraft.drafters.suffix_index.np.zeros", full)
+    with pytest.raises(CapacityError, match="lower suffix_decoding_max_cached_bytes"):
+        SuffixStore()

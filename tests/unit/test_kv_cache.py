@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foredraft.bench.memory import resident_mb
 from foredraft.errors import CapacityError
 from foredraft.target.kv_cache import CacheShape, KVCache, common_prefix
 
@@ -182,3 +185,68 @@ def test_common_prefix(held: list[int], tokens: list[int], limit: int) -> None:
 
 def test_bytes_per_token_count_every_layer() -> None:
     assert SHAPE.bytes_per_token(8) == 8 * (2 * (3 + 3) + 1 * (4 + 2))
+
+
+def test_what_free_slots_hold_stays_within_the_room() -> None:
+    """Those unused for longest go first; what fits can still be taken over."""
+    cache = cache_of(3)
+    for number in (1, 2, 3):
+        cache.release(fill(cache, [number] * 10))
+    assert cache.retained == 30
+    cache.retain(30)
+    assert cache.retained == 30
+    cache.retain(25)
+    assert cache.retained == 20
+    assert cache.claim([1] * 11, room=20) == (0, 0), "the oldest was forgotten"
+    assert cache.claim([3] * 11, room=10) == (2, 10), "the youngest was not"
+    assert cache.retained == 10
+    cache.retain(-1)
+    assert cache.retained == 0
+    cache.check_integrity({0: [], 2: [3] * 10})
+
+
+def test_a_prefix_is_copied_only_where_both_fit() -> None:
+    """Else the sequence takes the slot over, whose rest there is no room for."""
+    system, other = [1, 2, 3], [9] * 4
+    for room, retained, taken_over in ((13, 13, False), (12, 9, False), (8, 4, True)):
+        cache = cache_of(4)
+        cache.release(fill(cache, [*system, *range(10, 16)]))
+        cache.release(fill(cache, other))
+        cache.retain(13)
+        claimed = cache.claim([*system, 50, 51], room=room)
+        assert claimed is not None
+        assert claimed[1] == 3
+        assert cache.retained == retained
+        assert (claimed[0] == 0) == taken_over
+        assert marks(cache, claimed[0], 3) == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is handed back on Linux only")
+def test_the_memory_of_what_is_forgotten_goes_back() -> None:
+    """Of whole slots, and of what a shorter sequence leaves of a longer one; nothing beside it changes."""
+    cache = KVCache(CacheShape((2,) * 16, (64,) * 16, (64,) * 16), 3, torch.float32)
+    megabytes = 4000 * cache.shape.bytes_per_token(4) / 1e6
+    cache.reserve(4000)
+
+    def written(mark: int, length: int = 4000) -> int:
+        claimed = cache.claim([mark] * (length + 1))
+        assert claimed is not None
+        for plane in cache.planes:
+            plane[:, claimed[0], :, :length] = mark
+        cache.keep(claimed[0], 0, range(length), [mark] * length)
+        return claimed[0]
+
+    first, second = written(1), written(2)
+    before = resident_mb()
+    cache.release(first)
+    cache.retain(0)
+    assert before - resident_mb() > 0.9 * megabytes
+    cache.release(second)
+    written(3)  # on the third slot
+    longer = resident_mb()
+    cache.release(written(4))
+    before = resident_mb()
+    assert before - longer > 0.9 * megabytes, "that one is on the first slot again"
+    assert cache.claim([2] * 2001) == (second, 2000)
+    assert before - resident_mb() > 0.4 * megabytes
+    assert all(bool((plane[:, second, :, :2000] == 2).all()) for plane in cache.planes)

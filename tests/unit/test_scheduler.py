@@ -38,6 +38,9 @@ class Bench:
     def step(self) -> dict[int, int]:
         """-> tokens scheduled by sequence id, in order."""
         batch = self.scheduler.schedule()
+        running = self.scheduler.running
+        needed = sum(len(sequence.tokens) + self.scheduler.draft_room for sequence in running)
+        assert self.cache.retained <= max(0, self.scheduler.kv_room - needed)
         self.commit(batch)
         return {chunk.sequence.id: chunk.count for chunk in batch.chunks}
 
@@ -155,6 +158,22 @@ def test_removal_anywhere_leaves_nothing() -> None:
     assert bench.cache.free_slots == 1
     assert bench.log == [("admit", 0), ("leave", 0)]
     assert bench.step() == {}
+
+
+def test_finished_sequences_leave_no_more_than_there_is_room_for() -> None:
+    """One at a time, each with a prompt of its own: the slots may not fill up one after the other."""
+    bench = Bench(slots=8, room=50)
+    for id in range(12):
+        sequence = bench.add(id, [100 + id] * 18)
+        for _ in range(3):
+            bench.step()
+        bench.scheduler.remove(sequence)
+        held = sum(len(bench.cache.tokens(slot)) for slot in range(8))
+        assert held <= 50
+        assert held >= min(id + 1, 2) * 20, "there was room for two"
+    again = bench.add(12, [111] * 18)
+    assert bench.step() == {12: 1}, "what was left last is still there"
+    assert again.prompt_tokens_cached == 17
 
 
 @given(

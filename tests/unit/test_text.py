@@ -168,3 +168,36 @@ def test_a_long_answer_costs_the_same_per_token(tokenizer: object, monkeypatch: 
     assert longest <= 6
     assert stream.text == "日a" * 200
     assert encode("a") == [FIRST_BYTE + ord("a")]
+
+
+class Letters:
+    """Every token is one letter."""
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
+        return "".join(chr(token) for token in tokens)
+
+
+@pytest.mark.parametrize("text", ["a" * 3000, ("a" * 998 + "c") * 3, "ab" * 1500], ids=["all", "broken off", "pairs"])
+def test_a_token_costs_little_however_long_the_stop_strings(text: str) -> None:
+    """Each stop string is looked at a few times for every letter, however much of it may be there already."""
+    looks = 0
+
+    class Counted(str):
+        def startswith(self, *args: object) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().startswith(*args)  # type: ignore[arg-type]
+
+        def __getitem__(self, key: object) -> str:
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(key)  # type: ignore[index]
+
+    stop = tuple(Counted("a" * length + "b") for length in (600, 999))
+    stream = TextStream(Letters(), stop)  # type: ignore[arg-type]
+    released = ""
+    for token in map(ord, text):
+        assert stream.push(token, False) is None
+        released += "".join(piece.text for piece in stream.release(final=False))
+    assert text.startswith(released)
+    assert looks <= 3 * len(stop) * len(text)

@@ -21,7 +21,7 @@ def rows_of_tree(tree: TokenTree) -> list[Nodes]:
 
 
 @given(forests())
-def test_sizes_depths_and_ancestors_are_those_of_the_parent_pointers(rows: list[Nodes]) -> None:
+def test_sizes_and_depths_are_those_of_the_parent_pointers(rows: list[Nodes]) -> None:
     tree = TokenTree.from_nodes(rows)
     assert tree.batch == len(rows)
     assert tree.width == max(len(tokens) for tokens, _ in rows)
@@ -30,8 +30,6 @@ def test_sizes_depths_and_ancestors_are_those_of_the_parent_pointers(rows: list[
         for node in range(tree.width):
             path = path_to(row, node) if node < len(row[0]) else []
             assert int(tree.depths[b, node]) == len(path)
-            assert tree.ancestors[b, node].nonzero().flatten().tolist() == path
-    assert torch.equal(tree.positions, tree.depths)
 
 
 @given(forests(), st.data())
@@ -114,3 +112,22 @@ def test_validate_names_row_and_node_of_a_fault(tokens: list[int], parents: list
 def test_validate_refuses_shapes_that_differ() -> None:
     with pytest.raises(ForedraftError, match=r"\[B, N\]"):
         TokenTree(torch.zeros((1, 2), dtype=torch.int64), torch.zeros((1, 3), dtype=torch.int64)).validate(1, 8)
+
+
+@pytest.mark.parametrize("score", [-1.0, -torch.inf, torch.nan, torch.inf, 1.5])
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_validate_refuses_scores_that_are_no_probabilities(score: float, node: int) -> None:
+    """Node 2 is padding, whose scores are summed with the others."""
+    tree = TokenTree.from_nodes([([1, 2, 3], [-1, 0, 1]), ([1, 2], [-1, 0])], [[0.5, 0.5, 0.5], [0.5, 0.5]])
+    tree.validate(2, 8)
+    assert tree.scores is not None
+    tree.scores[1, node] = score
+    with pytest.raises(ForedraftError, match=f"Node {node} of draft row 1 has score {score:g}; a score is a probab"):
+        tree.validate(2, 8)
+
+
+def test_validate_refuses_scores_of_another_shape() -> None:
+    tree = TokenTree.chain([[1, 2], [3, 4]])
+    for shape in ((2,), (1, 2), (2, 1), (2, 3)):
+        with pytest.raises(ForedraftError, match=r"scores \(.*both must be \[B, N\]"):
+            TokenTree(tree.tokens, tree.parents, torch.ones(shape)).validate(2, 8)

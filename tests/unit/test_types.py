@@ -37,6 +37,9 @@ from foredraft.types import Batch, Chunk, SamplingParams, Sequence
         ("num_speculative_tokens", -1, "num_speculative_tokens is -1"),
         ("seed", 2**64, "seed is 18446744073709551616"),
         ("stop", ["a", ""], "stop has an empty string"),
+        ("stop", ["a"] * 65, "stop has 65 strings; give at most 64"),
+        ("stop", ["a", "b" * 1001], "stop has a string of 1001 characters; give at most 1000"),
+        ("stop", ["a", 5], "stop has 5; give strings"),
         ("logit_bias", {5: 101.0}, "logit_bias of token 5 is 101.0"),
         ("logit_bias", {5: math.nan}, "logit_bias of token 5 is nan"),
     ],
@@ -50,6 +53,7 @@ def test_a_value_without_sense_is_refused_by_name(name: str, value: object, comp
 
 def test_one_stop_string_is_a_list_of_one() -> None:
     assert SamplingParams(stop="end").stop == ("end",)
+    assert SamplingParams(stop=["a" * 1000] * 64).stop[63] == "a" * 1000
     assert SamplingParams(stop=["a", "b"], stop_token_ids=[4]).stop_token_ids == (4,)
 
 

@@ -19,6 +19,7 @@ __all__ = ["BenchPrompt", "read_dataset"]
 
 Row: TypeAlias = Mapping[str, object]
 Messages: TypeAlias = tuple[dict[str, str], ...]
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _prompt(line: str, where: str, path: Path) -> BenchPrompt:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}, {where}, is not JSON ({error}); each line must be one object.") from error
     if not isinstance(row, dict):
         raise ConfigError(f"{path}, {where}, is {line.strip()[:40]!r}; each line must be one object.")
@@ -78,49 +79,69 @@ def _prompt(line: str, where: str, path: Path) -> BenchPrompt:
         raise ConfigError(f"{path}, {where}, has the keys {keys}, which is no known shape; known are {known}.")
     try:
         messages = shape.messages(row)
-        prediction = _text(row[shape.prediction]) if shape.prediction in row else None
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{path}, {where}, looks like {shape.name}, but {' and '.join(shape.keys)} must hold the prompt's text."
-        ) from error
-    category = row.get("category")
+        prediction = _text(row[shape.prediction], shape.prediction) if shape.prediction in row else None
+        category = _text(str(row["category"]), "category") if row.get("category") else None
+    except _UnfitError as unfit:
+        raise ConfigError(f"{path}, {where}, looks like {shape.name}, but {unfit}.") from unfit
     name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
-    return BenchPrompt(messages, str(category) if category else name, f"{path.name} {where}", prediction)
+    return BenchPrompt(messages, category or name, f"{path.name} {where}", prediction)
 
 
-def _asked(text: object) -> Messages:
-    return ({"role": "user", "content": _text(text)},)
+class _UnfitError(Exception):
+    """What a line must hold, and what it holds."""
+
+    def __init__(self, name: str, wanted: str, value: object) -> None:
+        shown = repr(value)
+        super().__init__(f"{name} must hold {wanted}, and is {shown if len(shown) <= 60 else f'{shown[:60]}…'}")
 
 
-def _text(value: object) -> str:
+def _asked(text: str) -> Messages:
+    return ({"role": "user", "content": text},)
+
+
+def _text(value: object, name: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise TypeError("not a text")
+        raise _UnfitError(name, "a text", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _UnfitError(name, "whole characters, not half a surrogate pair", value[error.start]) from error
     return value
 
 
 def _first_turn(row: Row) -> Messages:
     turns = row["turns"]
-    if not isinstance(turns, list):
-        raise TypeError("not a list of turns")
-    return _asked(turns[0])
+    if not isinstance(turns, list) or not turns:
+        raise _UnfitError("turns", "a list of texts", turns)
+    return _asked(_text(turns[0], "turns"))
 
 
 def _conversation(row: Row) -> Messages:
     """Everything up to the last question."""
     spoken = row["messages"]
     if not isinstance(spoken, list):
-        raise TypeError("not a list of messages")
-    messages = tuple({"role": _text(one["role"]), "content": _text(one["content"])} for one in spoken)
-    last = max(index for index, message in enumerate(messages) if message["role"] == "user")
-    return messages[: last + 1]
+        raise _UnfitError("messages", "a list of messages", spoken)
+    messages = tuple(_message(one, f"messages[{index}]") for index, one in enumerate(spoken))
+    roles = [message["role"] for message in messages]
+    if "user" not in roles:
+        raise _UnfitError("messages", "a question, which has the role user", roles)
+    return messages[: len(roles) - roles[::-1].index("user")]
+
+
+def _message(one: object, name: str) -> dict[str, str]:
+    if not isinstance(one, dict):
+        raise _UnfitError(name, "an object with role and content", one)
+    if (role := one.get("role")) not in ROLES:
+        raise _UnfitError(f"{name}.role", f"one of {', '.join(ROLES)}", role)
+    return {"role": role, "content": _text(one.get("content"), f"{name}.content")}
 
 
 def _edit(row: Row) -> Messages:
-    return _asked(f"{_text(row['instruction']).strip()}\n\n{_text(row['input'])}")
+    return _asked(f"{_text(row['instruction'], 'instruction').strip()}\n\n{_text(row['input'], 'input')}")
 
 
 def _function(row: Row) -> Messages:
-    return _asked(f"Complete the function.\n\n{_text(row['prompt'])}")
+    return _asked(f"Complete the function.\n\n{_text(row['prompt'], 'prompt')}")
 
 
 SHAPES = (  # the first whose keys are all there
@@ -128,6 +149,6 @@ SHAPES = (  # the first whose keys are all there
     Shape("messages", ("messages",), _conversation),
     Shape("EditEval", ("instruction", "input"), _edit, "input"),
     Shape("HumanEval", ("prompt", "entry_point"), _function),
-    Shape("GSM8K", ("question", "answer"), lambda row: _asked(row["question"])),
-    Shape("plain", ("prompt",), lambda row: _asked(row["prompt"])),
+    Shape("GSM8K", ("question", "answer"), lambda row: _asked(_text(row["question"], "question"))),
+    Shape("plain", ("prompt",), lambda row: _asked(_text(row["prompt"], "prompt"))),
 )

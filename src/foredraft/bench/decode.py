@@ -99,7 +99,10 @@ def decode_block(
     *,
     predict: bool = False,
 ) -> BlockRun:
-    """Decode `prompts`, each with its own seed. `predict` hands their predictions to the engine."""
+    """Decode `prompts`, each with its own seed. `predict` hands their predictions to the engine.
+
+    Raises what kept a request from going on, if anything did.
+    """
     clear_cache(engine)
     waiting = deque(enumerate(prompts))
     in_flight: dict[str, _InFlight] = {}
@@ -120,7 +123,7 @@ def decode_block(
             output = request.choices[0].output
             answer = Answer(output.token_ids, output.speculative_decoding)
             in_flight[request.id] = _InFlight(index, request, arrived, answer)
-        deltas = engine.step()
+        deltas = engine.checked_step()
         now = time.perf_counter()
         run.observe(engine.report)
         for delta in deltas:
@@ -140,4 +143,4 @@ def decode_block(
 def clear_cache(engine: Engine) -> None:
     """Forget all cached keys and values; the engine must be idle."""
     for slot in range(engine.target.cache.slots):
-        engine.target.cache.truncate(slot, 0)
+        engine.target.cache.forget(slot)

@@ -58,12 +58,14 @@ class Decoded:
 
 
 def decode(engine: Engine, request: Request, on_delta: Callable[[Delta], None] = lambda _: None) -> Decoded:
-    """Run the engine until `request`, its only one, is done. An error or Ctrl-C in the middle aborts the request."""
+    """Run the engine until `request`, its only one, is done. An error or Ctrl-C in the middle aborts the request; what
+    keeps the request from going on is raised.
+    """
     decoded = Decoded(request.result())
     began = time.perf_counter()
     try:
         while not request.result().finished:
-            deltas = engine.step()
+            deltas = engine.checked_step()
             decoded.observe(engine.report)
             for delta in deltas:
                 decoded.first_token_seconds = decoded.first_token_seconds or time.perf_counter() - began

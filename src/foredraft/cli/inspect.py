@@ -14,6 +14,7 @@ import typer
 
 from foredraft.cli import options
 from foredraft.cli.starting import starting
+from foredraft.errors import ConfigError
 
 if TYPE_CHECKING:
     from foredraft.cli.head_trial import Trial
@@ -42,6 +43,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Say what a drafting head is, for which target, and how it is read."""
+    if target is None and dtype != "auto":
+        raise ConfigError(f"--dtype is {dtype!r}, which is for the target, and there is none; add --target or drop it")
     trial: Trial | None = None
     with starting(target or path, offline=offline):
         from foredraft.heads.checkpoint import read_head
@@ -52,7 +55,9 @@ def inspect(
             from foredraft.cli.head_trial import try_head
             from foredraft.drafters.open_head import facts_of
             from foredraft.engine.open_target import EngineArgs, open_target
+            from foredraft.heads.files import find_head_files
 
+            find_head_files(path, revision=revision, allow_pickle=allow_pickle, offline=offline)  # before the target
             opened = open_target(EngineArgs(model=target, dtype=dtype, max_num_seqs=1, offline=offline)).target
             head, info = read_head(
                 path, target=facts_of(opened), revision=revision, allow_pickle=allow_pickle, offline=offline

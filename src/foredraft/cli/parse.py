@@ -64,11 +64,16 @@ def logit_bias(text: str) -> dict[int, float]:
     """Biases by token id."""
     biases: dict[int, float] = {}
     for token, bias in _json_object("--logit-bias", text, BIAS_EXAMPLE).items():
-        if not token.isascii() or not token.isdecimal() or not isinstance(bias, (int, float)) or isinstance(bias, bool):
+        number = isinstance(bias, (int, float)) and not isinstance(bias, bool)
+        try:
+            if not number or not token.isascii() or not token.isdecimal():
+                raise ValueError(token)
+            biases[int(token)] = float(bias)  # type: ignore[arg-type]
+        except (ValueError, OverflowError) as error:
             raise ConfigError(
-                f"--logit-bias has the entry {token!r}: {bias!r}; map token ids to numbers, like {BIAS_EXAMPLE}"
-            )
-        biases[int(token)] = float(bias)
+                f"--logit-bias has the entry {_shown(token)}: {_shown(bias)}; map token ids to numbers, like "
+                f"{BIAS_EXAMPLE}"
+            ) from error
     return biases
 
 
@@ -82,6 +87,11 @@ def text_file(path: Path) -> str:
         raise ConfigError(f"{path} can't be read ({error.strerror}); pass an existing text file") from error
 
 
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
 def _json_object(flag: str, text: str, example: str) -> dict[str, object]:
     try:
         value = json.loads(text)
@@ -91,6 +101,8 @@ def _json_object(flag: str, text: str, example: str) -> dict[str, object]:
             f"{flag} isn't valid JSON ({error.msg} at character {error.pos + 1}, marked here: {before}⟨here⟩{after}); "
             f"write it like '{example}'"
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{flag} holds a number or a nesting beyond reason; write it like '{example}'") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{flag} is {text}, not a JSON object; write it like '{example}'")
     return value

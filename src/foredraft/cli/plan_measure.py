@@ -41,7 +41,7 @@ def measured_passes(model: str, spec_model: str | None = None) -> Passes:
         {"kind": "pass", "rows": rows, "cached": cached, "batch": batch, "pass_ms": milliseconds}
         for rows, cached, batch, milliseconds in points
     )
-    machine = machine_name()
+    machine = machine_name(target.decoder.device)
     meta = {"model": target.name, "weight_format": target.decoder.weight_format, "machine": machine}
     draft_cells = tuple({"kind": "draft", **cost._asdict()} for cost in drafts)
     return Passes(table, f"{target.name} on {machine}", meta, cells, draft_cells)

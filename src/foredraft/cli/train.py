@@ -14,7 +14,7 @@ from foredraft.cli import options
 from foredraft.cli.sections import SectionedCommand
 from foredraft.cli.terminal import say
 from foredraft.cli.train_progress import duration
-from foredraft.cli.train_run import PARALLEL, Asked, Course, Setup, run, set_threads, write_data
+from foredraft.cli.train_run import PARALLEL, Asked, Course, Setup, check_folder, run, set_threads, write_data
 from foredraft.errors import ConfigError
 
 __all__ = ["app"]
@@ -73,6 +73,7 @@ def data(
     """Let the model invent prompts and answer them; the answers are what its drafters learn from."""
     from foredraft.training.prompts import read_prompts
 
+    check_folder(output)
     given = None if prompts is None else read_prompts(prompts)
     drawn = parse_temperatures(temperatures)
     set_threads(threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from foredraft.training.data import DataProgress
     from foredraft.training.prompts import Prompts
 
-__all__ = ["PARALLEL", "Asked", "Course", "Setup", "run", "set_threads", "write_data"]
+__all__ = ["PARALLEL", "Asked", "Course", "Setup", "check_folder", "run", "set_threads", "write_data"]
 
 PARALLEL = 32
 """Sequences that are decoded together for data."""
+THREADS_PER_CORE = 4
 
 
 class Setup(NamedTuple):
@@ -67,6 +69,7 @@ def run(kind: str, setup: Setup, course: Course, asked: Mapping[str, Any]) -> No
     """Train a drafter of that kind; `asked` are its own options."""
     if setup.data is not None and not setup.data.is_dir():
         raise ConfigError(f"--data is {setup.data}, which is no folder; make data with `foredraft train data`")
+    check_folder(setup.output)
     set_threads(setup.threads)
     with starting(setup.model, offline=setup.offline):
         from foredraft.training.loop import TrainPlan, TrainProgress
@@ -160,12 +163,24 @@ def write_data(setup: Setup, folder: Path, asked: Asked) -> DataProgress:
         return make_data(llm, folder, replace(plan, taps=taps), progress)
 
 
+def check_folder(output: Path) -> None:
+    """Raise ConfigError if there can't be a folder of that name."""
+    for place in (output, *output.parents):
+        if place.exists() and not place.is_dir():
+            raise ConfigError(f"--output is {output}, and {place} is a file; give the name of a folder")
+
+
 def set_threads(threads: int | None) -> None:
     """Before anything is loaded: kernels take as many as torch has."""
     if threads is None:
         return
     if threads < 1:
         raise ConfigError(f"--threads is {threads}; give at least 1")
+    cores = os.cpu_count() or 1
+    if threads > THREADS_PER_CORE * cores:
+        raise ConfigError(
+            f"--threads is {threads}, and this machine has {cores} cores; give at most {THREADS_PER_CORE * cores}"
+        )
     import torch
 
     torch.set_num_threads(threads)

@@ -56,6 +56,9 @@ class Features(NamedTuple):
 class Drafter(Protocol):
     """Proposes draft tokens. Calls come in the order bind, (begin, (propose, commit)*, end)* per sequence, from one
     thread.
+
+    A `begin` that raises must leave nothing of the sequence behind: no `end` follows it. After a `propose` or `commit`
+    that raised, its sequences are ended, and perhaps begun anew.
     """
 
     @property

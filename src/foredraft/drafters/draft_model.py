@@ -104,8 +104,10 @@ class DraftModelDrafter(BaseDrafter):
         del self._known[sequence.id]
 
     def _rewind(self, sequence: Sequence) -> None:
-        """Forget cached drafts that didn't come true. The last token stays open, since its logits are needed."""
-        slot, known = self._slots[sequence.id], self._known[sequence.id]
+        """Forget cached drafts that didn't come true. The last token stays open, since its logits are needed, even if
+        they were needed before.
+        """
+        slot, known = self._slots[sequence.id], min(self._known[sequence.id], len(sequence.tokens) - 1)
         rest = sequence.tokens[known:]
         known += common_prefix(self._cache.tokens(slot)[known:], rest, len(rest) - 1)
         self._cache.truncate(slot, known)

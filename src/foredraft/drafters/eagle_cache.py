@@ -116,9 +116,11 @@ class EagleCache:
     def end(self, sequence: Sequence) -> None:
         """Forget a sequence; its rows stay until another one needs the room."""
         held = self._held.pop(sequence.id)
-        if held.pending <= FEW_WAITING:
-            self._read([held])  # what follows may begin with all of this text
-        self.kv.release(held.slot)
+        try:
+            if held.pending <= FEW_WAITING:
+                self._read([held])  # what follows may begin with all of this text
+        finally:
+            self.kv.release(held.slot)
 
     def add(self, sequence: Sequence, start: int, features: Tensor, first: int, count: int) -> None:
         """The target's features of `count` positions from `start` on are rows of `features` [T, taps, Ht] from `first`

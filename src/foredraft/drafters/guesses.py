@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foredraft.noise import gumbel, row_key
-from foredraft.sampling import Rows, is_edited, process
+from foredraft.sampling import Rows, best_under_noise, is_edited, process
 from foredraft.types import Sequence
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
 
 CONSIDERED = 48
 """Tokens whose noise is looked up for each row, besides the winner under noise."""
-SMALL_VOCABULARY = 4096
 LOWEST = -1e30
 
 EDGES = np.array([0.005, 0.01, 0.02, 0.04, 0.08, 0.14, 0.22, 0.32, 0.45, 0.6, 0.75, 0.87, 0.95, 0.985])
@@ -123,7 +122,7 @@ def _under_noise(
     tokens = tokens if draft_ids is None else draft_ids[tokens]
     if ranking is Ranking.PROBABILITY:
         return Guesses(tokens[:, :count], (values[:, :count] - _total(scores)).exp())
-    winner = _winner(full, keys).unsqueeze(1)
+    winner = best_under_noise(full, keys).unsqueeze(1)
     values = torch.cat([full.gather(1, winner), values.masked_fill(tokens == winner, -torch.inf)], dim=1)
     tokens = torch.cat([winner, tokens], dim=1)
     shares = (values + gumbel(keys, tokens)).softmax(dim=-1).nan_to_num(0.0)
@@ -144,12 +143,3 @@ def _spread(values: Tensor, draft_ids: Tensor, vocab_size: int) -> Tensor:
 def _total(scores: Tensor) -> Tensor:
     """[n, 1] the logarithm of the sum; finite even if a form excludes all of a draft vocabulary."""
     return scores.logsumexp(dim=-1, keepdim=True).clamp_min(LOWEST)
-
-
-def _winner(scores: Tensor, keys: Tensor) -> Tensor:
-    """[n] the best token of all under noise."""
-    if scores.shape[-1] <= SMALL_VOCABULARY or scores.device.type != "cpu":
-        return (scores + gumbel(keys, torch.arange(scores.shape[-1], device=scores.device))).argmax(dim=-1)
-    from foredraft.perturbed_argmax import perturbed_argmax
-
-    return torch.from_numpy(perturbed_argmax(scores.contiguous().numpy(), keys.squeeze(1).numpy()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -83,8 +84,15 @@ class HybridDrafter(BaseDrafter):
         self._blend = Blend(len(drafters))
 
     def begin(self, sequence: Sequence) -> None:
-        for member in self._members:
-            member.drafter.begin(sequence)
+        begun: list[Member] = []
+        try:
+            for member in self._members:
+                member.drafter.begin(sequence)
+                begun.append(member)
+        except Exception:
+            with suppress(Exception):  # the first failure is the one to tell
+                self._end(begun, sequence)
+            raise
 
     def propose(self, batch: Collection[Sequence], budget: Collection[int]) -> TokenTree:
         self._began = time.perf_counter()
@@ -131,8 +139,18 @@ class HybridDrafter(BaseDrafter):
 
     def end(self, sequence: Sequence) -> None:
         self._blend.drop(sequence)
-        for member in self._members:
-            member.end(sequence)
+        self._end(self._members, sequence)
+
+    def _end(self, members: Collection[Member], sequence: Sequence) -> None:
+        """All of them, whatever one raises; then the first of the errors."""
+        errors: list[Exception] = []
+        for member in members:
+            try:
+                member.end(sequence)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 def _drafters_for(target: Target) -> tuple[Drafter, ...]:

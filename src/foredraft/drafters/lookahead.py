@@ -24,6 +24,9 @@ from foredraft.verify import Verdict
 
 __all__ = ["LookaheadDrafter"]
 
+MOST_NODES = 512
+"""Of one draft: no window, nor the guesses, may take more (methods.py)."""
+
 
 @dataclass(eq=False)
 class LookaheadDrafter(BaseDrafter):
@@ -46,6 +49,15 @@ class LookaheadDrafter(BaseDrafter):
         for name, least in (("lookahead_window", 1), ("lookahead_ngram", 2), ("lookahead_guesses", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}.")
+        most = MOST_NODES // (self.lookahead_ngram - 1)
+        if not most:
+            raise ConfigError(f"lookahead_ngram is {self.lookahead_ngram}; give a number from 2 to {MOST_NODES + 1}.")
+        for name in ("lookahead_window", "lookahead_guesses"):
+            if getattr(self, name) > most:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; give at most {most}, since with lookahead_ngram "
+                    f"{self.lookahead_ngram} that makes the {MOST_NODES} draft tokens that a step can take."
+                )
         self._states: dict[int, _Lookahead] = {}
 
     def begin(self, sequence: Sequence) -> None:

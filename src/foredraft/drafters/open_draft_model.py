@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from foredraft.drafters.head_method import method_of
 from foredraft.drafters.open_head import facts_of, shipped_for
 from foredraft.errors import ConfigError, LoadError
 from foredraft.heads.borrower import borrows, read_borrower
@@ -54,6 +55,8 @@ def open_draft_model(model: str, target: Target, *, revision: str | None, trust_
         return DraftModel(target.decoder.truncated(int(layers)), target.max_model_len, target.decoder.vocab_size)
     if (Path(model) / "config.json").is_file() and borrows((files := find_head_files(model)).config):
         return _open_borrower(files, target)
+    if Path(model).exists() and (method := method_of(model)) is not None:
+        raise LoadError(f"{model} is a drafting head, not a draft model; run it with method {method!r}.")
 
     from foredraft.target.loading import prepare_target
     from foredraft.target.open_decoder import open_decoder

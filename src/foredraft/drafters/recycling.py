@@ -130,10 +130,10 @@ class RecyclingDrafter(BaseDrafter):
         return self._by_token[token].tolist(), 0
 
     def _draft(self, sequence: Sequence, budget: int) -> Draft:
-        budget = min(budget, self.num_speculative_tokens)
         """Best-first: the likeliest node not in the tree yet is either the next rank beside one or the first below
         it.
         """
+        budget = min(budget, self.num_speculative_tokens)
         rates = self._proposals.rates.tolist()
         k = self.recycling_candidates
         ranking = {base: sorted(range(k), key=lambda rank: rates[base + rank], reverse=True) for base in (0, k)}

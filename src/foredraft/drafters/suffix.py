@@ -39,6 +39,10 @@ OCCURRENCES = 32
 BRANCHES = 4
 CONTEXT = 16
 """Prompt tokens stored in front of an output, so that its first tokens can be found."""
+MOST_NODES = 512
+"""Of one draft (methods.py); deeper trees and larger factors would change nothing."""
+LEAST_BYTES, MOST_BYTES = 48 << 10, 32 << 30
+"""Memory that holds anything, and what a store can number (suffix_store.py)."""
 
 # How often a guess was right that followed a match of 1, 2, 3, 4-5, 6-8, 9-15, 16-31, 32 or more tokens (rows) and had
 # under 20%, 50%, 95% of the votes, or all of them from one or two or from more occurrences (columns). Measured on code
@@ -89,13 +93,17 @@ class SuffixDrafter(BaseDrafter):
     store: SuffixStore | None = field(default=None, repr=False, metadata={"config": False})
 
     def __post_init__(self) -> None:
-        if self.suffix_decoding_max_tree_depth < 1:
+        for name, least, most in (
+            ("suffix_decoding_max_tree_depth", 1, MOST_NODES),
+            ("suffix_decoding_max_cached_requests", 0, 1 << 30),
+            ("suffix_decoding_max_cached_bytes", LEAST_BYTES, MOST_BYTES),
+        ):
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} is {getattr(self, name)}; give a number from {least} to {most}.")
+        if not 0 < self.suffix_decoding_max_spec_factor <= MOST_NODES:
             raise ConfigError(
-                f"suffix_decoding_max_tree_depth is {self.suffix_decoding_max_tree_depth}; give at least 1."
-            )
-        if not self.suffix_decoding_max_spec_factor > 0:
-            raise ConfigError(
-                f"suffix_decoding_max_spec_factor is {self.suffix_decoding_max_spec_factor}; give a number above 0."
+                f"suffix_decoding_max_spec_factor is {self.suffix_decoding_max_spec_factor}; give a number above 0, "
+                f"up to {MOST_NODES}."
             )
         if not 0 < self.suffix_decoding_min_token_prob <= 1:
             raise ConfigError(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.drafters.suffix_index import Chains, Evidence
-from foredraft.errors import ConfigError
+from foredraft.errors import CapacityError, ConfigError
 
 __all__ = ["SuffixStore"]
 
@@ -46,7 +46,7 @@ class SuffixStore:
                 f"give at least {1024 * Chains.BYTES} bytes and 1 request."
             )
         self.max_requests = max_requests
-        self._chains = Chains(capacity)
+        self._chains = _allocated(capacity)
         self._lock = Lock()
         self._next_salt = 1
         self._stop = 0
@@ -102,7 +102,7 @@ class SuffixStore:
 
     def _make_room(self, needed: int) -> None:
         if self._stop + needed > LAST_POSITION - SECOND_CHANCES * needed - self._chains.capacity:
-            self._chains = Chains(self._chains.capacity)
+            self._chains = _allocated(self._chains.capacity)
             self._stop = 0
             for kept in (self._texts, self._starts, self._salts, self._held):
                 kept.clear()
@@ -122,3 +122,13 @@ class SuffixStore:
     def _read(self, text: _Text) -> NDArray[np.int64]:
         positions = np.arange(text.start, text.stop) % self._chains.capacity
         return self._chains.tokens[positions] & 0xFFFFFFFF
+
+
+def _allocated(capacity: int) -> Chains:
+    try:
+        return Chains(capacity)
+    except (MemoryError, ValueError) as error:  # numpy's ValueError: more than can be addressed
+        raise CapacityError(
+            f"A store of {capacity * Chains.BYTES} bytes for earlier texts doesn't fit into memory; lower "
+            "suffix_decoding_max_cached_bytes."
+        ) from error

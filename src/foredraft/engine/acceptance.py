@@ -1,6 +1,6 @@
 """How likely a request's drafts are to be accepted, from what happened to its earlier ones.
 
-Two views of the same outcomes. `Survival` is per depth: the probability that the first d drafts of a chain are all
+Two views of the same outcomes. `survival` is per depth: the probability that the first d drafts of a chain are all
 accepted; it serves before anything is drafted, and for drafters that say nothing about their guesses. `trust` corrects
 a drafter that does: the ratio of what was accepted to what its scores promised. Both start from a prior and forget,
 since text changes its nature.

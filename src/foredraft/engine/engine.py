@@ -84,6 +84,8 @@ class Engine:
         self._ids = itertools.count()
         self._seeds = random.Random(seed)
         self._begin_seconds = 0.0
+        self._in_step: list[str] = []
+        """The requests of a step that has begun and not returned."""
         if drafter is not None:
             drafter.bind(target)
 
@@ -138,12 +140,14 @@ class Engine:
         open_choices = [choice for choice in request.choices if not choice.output.finished] if request else []
         for choice in open_choices:
             self._close(choice.sequence)
+            self.controller.forget(choice.sequence)
         return [choice.abort() for choice in open_choices]
 
     def drop_running(self) -> list[str]:
         """After `step` raised: throw out every request it may have touched, and what the cache holds of them.
 
-        Returns their ids. Requests of which no choice was running stay, and decoding can go on with them.
+        Returns their ids, also those of requests that ended in that step, since nobody got their last tokens. Requests
+        of which no choice was running stay, and decoding can go on with them.
         """
         dropped = list(self.scheduler.running)
         for sequence in dropped:
@@ -152,18 +156,17 @@ class Engine:
                 self.scheduler.remove(sequence)
             except Exception:  # the drafter's own `end` failed, too; the slot is free all the same
                 logger.exception("The drafter failed to let go of a sequence")
-                if slot is not None and sequence.slot is not None:
-                    self.target.cache.release(slot)
-                    sequence.slot = None
             if slot is not None:
-                self.target.cache.truncate(slot, 0)
-            self._forget(sequence)
-        ids = list(dict.fromkeys(sequence.request_id for sequence in dropped))
+                self.target.cache.forget(slot)
+        ids = list(dict.fromkeys([*(sequence.request_id for sequence in dropped), *self._in_step]))
+        self._in_step = []
         for request_id in ids:
             request = self._requests.pop(request_id, None)
-            for choice in request.choices if request else ():
-                self.scheduler.remove(choice.sequence)  # those that were waiting
-                self._forget(choice.sequence)
+            dropped += [choice.sequence for choice in request.choices] if request else []
+        for sequence in dropped:
+            self.scheduler.remove(sequence)  # those that were waiting
+            self._forget(sequence)
+            self.controller.forget(sequence)
         return ids
 
     @torch.inference_mode()
@@ -175,12 +178,23 @@ class Engine:
         with torch_threads(1 if self.target.decoder.own_threads else None):
             return self._step()
 
+    def checked_step(self) -> list[Delta]:
+        """`step`, for callers that need every answer: raises the `failure` of a request that can't go on."""
+        requests = list(self._requests.values())
+        deltas = self.step()
+        for request in requests:
+            if request.failure is not None:
+                raise request.failure
+        return deltas
+
     def _step(self) -> list[Delta]:
         began = time.perf_counter()
         self._begin_seconds = 0.0
+        self._in_step = []
         batch = self.scheduler.schedule()
         if not batch.chunks:
             return []
+        self._in_step = [chunk.sequence.request_id for chunk in batch.chunks]
         sequences = batch.decoding
 
         drafting = time.perf_counter()
@@ -196,21 +210,21 @@ class Engine:
         features = self._commit(batch, tree, picks, verdict, output)
         deltas = self._advance(sequences, tree, verdict, logprobs)
 
-        committing = time.perf_counter()
+        finished = [choice.sequence for choice in self._choices.values() if choice.output.finished]
         try:
-            if self.drafting is not None and features is not None:
-                self.drafting.commit(sequences, verdict, features)
-        finally:  # whatever a drafter does, what is finished leaves
-            for choice in list(self._choices.values()):
-                if choice.output.finished:
-                    self._close(choice.sequence)
-        ended = time.perf_counter()
+            committing = time.perf_counter()
+            self._settle(sequences, verdict, features, finished)
+            ended = time.perf_counter()
 
-        self.report = _report(self.method, sequences, tree, verdict, output)
-        self.report.draft_seconds = self._begin_seconds + verifying - drafting + ended - committing
-        self.report.verify_seconds = verified - verifying
-        self.report.host_seconds = ended - began - self.report.draft_seconds - self.report.verify_seconds
-        self.controller.observe(self.report, tree)
+            self.report = _report(self.method, sequences, tree, verdict, output)
+            self.report.draft_seconds = self._begin_seconds + verifying - drafting + ended - committing
+            self.report.verify_seconds = verified - verifying
+            self.report.host_seconds = ended - began - self.report.draft_seconds - self.report.verify_seconds
+            self.controller.observe(self.report, tree)
+        finally:  # not sooner, as `observe` still writes about them
+            for sequence in finished:
+                self.controller.forget(sequence)
+        self._in_step = []
         return deltas
 
     def tolerate_drafter(self) -> None:
@@ -301,6 +315,17 @@ class Engine:
             deltas.append(delta)
         return deltas
 
+    def _settle(
+        self, sequences: list[Sequence], verdict: Verdict, features: Features | None, finished: list[Sequence]
+    ) -> None:
+        """Tell the drafter what the step committed, and let what is finished leave, whatever the drafter does."""
+        try:
+            if self.drafting is not None and features is not None:
+                self.drafting.commit(sequences, verdict, features)
+        finally:
+            for sequence in finished:
+                self._close(sequence)
+
     def _close(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self._forget(sequence)
@@ -310,7 +335,6 @@ class Engine:
 
     def _forget(self, sequence: Sequence) -> None:
         self._choices.pop(sequence.id, None)
-        self.controller.forget(sequence)
         if self.drafting is not None:
             self.drafting.forget(sequence)
 

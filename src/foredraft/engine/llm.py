@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from foredraft.engine.open_target import EngineArgs, open_target
@@ -21,6 +22,14 @@ __all__ = ["LLM", "Message", "Prompt"]
 
 Prompt: TypeAlias = str | list[int]
 Message: TypeAlias = Mapping[str, str]
+
+
+@dataclass(eq=False)
+class _Stream:
+    """A request that is read as it is decoded, and what of it is not read yet."""
+
+    request: Request
+    unread: deque[Delta] = field(default_factory=deque)
 
 
 class LLM:
@@ -80,6 +89,7 @@ class LLM:
         self.generation_defaults = opened.generation_defaults
         self.target = opened.target
         self.engine = build_engine(opened, args, speculation)
+        self._streams: dict[str, _Stream] = {}
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -114,8 +124,8 @@ class LLM:
         try:
             for prompt, one in zip(inputs, params, strict=True):
                 requests.append(self.add(prompt, one))
-            while not self.engine.idle:
-                self.engine.step()
+            while not all(request.result().finished for request in requests):
+                self._step()
                 _raise_failure(requests)
         finally:  # an error or Ctrl-C leaves nothing behind in the engine
             for request in requests:
@@ -123,13 +133,22 @@ class LLM:
         return [request.result() for request in requests]
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
-        """Decode one prompt, yielding what each step added. Closing the iterator aborts the request."""
+        """Decode one prompt, yielding what each step added. Closing the iterator aborts the request.
+
+        Several may be read in turns, and `generate` called meanwhile: they share the engine's steps.
+        """
         request = self.add(prompt, sampling_params or self.get_default_sampling_params())
+        stream = self._streams[request.id] = _Stream(request)
         try:
-            while not request.result().finished:
-                yield from (delta for delta in self.engine.step() if delta.request_id == request.id)
+            while True:
+                while stream.unread:
+                    yield stream.unread.popleft()
                 _raise_failure([request])
+                if request.result().finished:
+                    return
+                self._step()
         finally:
+            del self._streams[request.id]
             self.engine.abort(request.id)
 
     def chat(
@@ -156,14 +175,35 @@ class LLM:
             raise RequestError(
                 f"{self.target.name}'s chat template refuses the conversation ({error}); change its roles or order."
             ) from error
-        return list(tokenizer.encode(text, add_special_tokens=False))
+        return self._tokens(str(text), special=False)
 
     def add(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Queue one request on the engine; `generate` and `stream` are usually what you want."""
-        tokens = list(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else prompt
+        tokens = self._tokens(prompt) if isinstance(prompt, str) else prompt
         text = prompt if isinstance(prompt, str) else None
-        prediction = self.tokenizer.encode(params.prediction, add_special_tokens=False) if params.prediction else ()
+        prediction = self._tokens(params.prediction, special=False) if params.prediction else ()
         return self.engine.add(tokens, params, text=text, prediction=prediction)
+
+    def _tokens(self, text: str, *, special: bool = True) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            place = f"{text[error.start]!r} at character {error.start}"
+            raise RequestError(f"The text has half a surrogate pair, {place}; give text that is Unicode.") from error
+        return list(self.tokenizer.encode(text, add_special_tokens=special))
+
+    def _step(self) -> None:
+        """One step for everybody, whose news the streams will find. If it raises, it has spoilt those in it, too."""
+        try:
+            deltas = self.engine.step()
+        except BaseException as error:
+            for request_id in self.engine.drop_running():
+                if stream := self._streams.get(request_id):
+                    stream.request.fail(RuntimeError(f"a step of the engine failed: {error!r}"))
+            raise
+        for delta in deltas:
+            if stream := self._streams.get(delta.request_id):
+                stream.unread.append(delta)
 
 
 def _raise_failure(requests: Collection[Request]) -> None:
@@ -173,11 +213,15 @@ def _raise_failure(requests: Collection[Request]) -> None:
 
 
 def _as_list(prompts: Prompt | list[str] | list[list[int]]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]
+    if isinstance(prompts, str) or (isinstance(prompts, list) and prompts and _are_tokens(prompts)):
+        return [cast(Prompt, prompts)]
+    if not isinstance(prompts, (list, tuple)) or not all(isinstance(one, str) or _are_tokens(one) for one in prompts):
+        raise RequestError(f"prompts is {prompts!r:.100}; give a text, token ids, or a list of either.")
     return list(cast(list[Prompt], prompts))
+
+
+def _are_tokens(prompt: object) -> bool:
+    return isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)
 
 
 def _per_prompt(params: SamplingParams | Collection[SamplingParams], count: int) -> list[SamplingParams]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from foredraft.errors import CapacityError, ConfigError
 from foredraft.target.kv_cache import KVCache
+from foredraft.target.machine import free_memory
 from foredraft.target.stock_decoder import exact_length
 from foredraft.target.target import Target
 
@@ -89,7 +87,7 @@ def open_target(args: EngineArgs) -> OpenedTarget:
     per_token = decoder.cache_shape.bytes_per_token(decoder.cache_dtype.itemsize)
     memory = args.kv_cache_memory_bytes
     if memory is None:
-        free = _free_memory(decoder.device)
+        free = free_memory(decoder.device)
         memory = int(free * SHARE_OF_FREE_MEMORY) if free is not None else None
     room = None if memory is None else memory // per_token
     if room is not None and room < 2:
@@ -102,13 +100,3 @@ def open_target(args: EngineArgs) -> OpenedTarget:
         decoder, cache, prepared.name, longest, prepared.eos_token_ids, prepared.tokenizer, prepared.fingerprint
     )
     return OpenedTarget(target, room, prepared.generation_defaults)
-
-
-def _free_memory(device: torch.device) -> int | None:
-    """Bytes, None where the system doesn't tell."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None

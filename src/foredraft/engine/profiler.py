@@ -1,16 +1,14 @@
 """What a target pass costs here: measured, not assumed.
 
 A pass is timed over rows, cached tokens and batch size on a scratch cache, which takes a few seconds; the result is
-kept per machine, model, format and version, so it is measured once. `PassCosts` then follows the passes of real steps:
-machines throttle, neighbours come and go.
+kept per device, model, format and way through it, so it is measured once. `PassCosts` then follows the passes of real
+steps: machines throttle, neighbours come and go.
 """
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -23,6 +21,7 @@ from foredraft.target.decoder import Decoder
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.load_cache import note_path, read_note, write_note
+from foredraft.target.machine import device_name
 
 __all__ = ["PassCosts", "load_profile", "machine_name", "measure_passes", "profile_path", "save_profile"]
 
@@ -104,32 +103,31 @@ class PassCosts:
         return self._known[key]
 
 
-def machine_name() -> str:
-    """What a profile is valid for, besides the model: processor, threads, torch version, device."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
-    return f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+def machine_name(device: torch.device) -> str:
+    """What a profile is valid for, besides the model: device, threads, torch version."""
+    return f"{device_name(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
-def profile_path(fingerprint: str, weight_format: str) -> Path:
-    """Where the profile of a model in a format on this machine is kept."""
-    return note_path("profiles", f"{machine_name()} {fingerprint} {weight_format}")
+def profile_path(fingerprint: str, decoder: Decoder) -> Path:
+    """Where the profile of a model is kept that runs in this format and this way on this machine."""
+    return note_path(
+        "profiles", repr((machine_name(decoder.device), fingerprint, decoder.weight_format, decoder.way_name))
+    )
 
 
-def save_profile(path: Path, points: Iterable[PassPoint]) -> None:
+def save_profile(path: Path, points: Iterable[PassPoint], machine: str) -> None:
     """Keep a profile for later starts."""
     cells = [
         {"kind": "pass", "rows": rows, "cached": cached, "batch": batch, "pass_ms": milliseconds}
         for rows, cached, batch, milliseconds in points
     ]
-    write_note(path, {"meta": {"machine": machine_name()}, "cells": cells})
+    write_note(path, {"meta": {"machine": machine}, "cells": cells})
 
 
 def load_profile(path: Path) -> MeasuredPasses | None:
-    """A profile measured earlier on this machine, None if there is none or it can't be read."""
+    """A profile measured earlier, None if there is none or it can't be read."""
     content = read_note(path)
     try:
-        if content["meta"]["machine"] != machine_name():
-            return None
         return MeasuredPasses.from_cells(content["cells"])
     except (ValueError, KeyError, TypeError, ConfigError):
         return None
@@ -164,11 +162,3 @@ def _timed(decoder: Decoder, flat: FlatPass, cache: KVCache) -> float:
     if logits.device.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - began) * 1e3
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -3,7 +3,7 @@
 Continuous batching: decoding sequences first, then prompts in chunks, all in the same pass. A sequence is admitted when
 a cache slot is free and its tokens fit into the KV room along with everybody's next step (root and drafts are reserved
 before a step, so that no pass can run out of room). When running sequences outgrow the room, the youngest one is
-preempted and computed again later.
+preempted and computed again later. What sequences leave behind in their slots may fill what room is left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Scheduler:
     """Owns the waiting and the running sequences and their cache slots.
 
     max_batched_tokens  prompt and root tokens per pass
-    kv_room             cached tokens over all slots
+    kv_room             cached tokens over all slots, those of free ones included
     draft_room          most draft nodes a sequence may add in a step
     on_admit, on_leave  called when a sequence gets and loses its slot
     """
@@ -63,9 +63,10 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """The next step's work; empty only when idle."""
-        while self._needed(self.running) > self.kv_room and len(self.running) > 1:
+        while self._room_beside(self.running) < 0 and len(self.running) > 1:
             self._preempt(self.running[-1])
         self._admit()
+        self.cache.retain(self._room_beside(self.running))
         budget = self.max_batched_tokens
         chunks = []
         # Steady decoders need one token each; serving them first keeps their latency flat while prompts are read.
@@ -79,11 +80,12 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting and self.cache.free_slots:
             sequence = self.waiting[0]
-            if self.running and self._needed([*self.running, sequence]) > self.kv_room:
+            if self.running and self._room_beside([*self.running, sequence]) < 0:
                 return
             if self._prefix_is_being_read(sequence):
                 return
-            claimed = self.cache.claim(sequence.tokens, sequence.params.cache_salt)
+            room = self._room_beside([*self.running, sequence])
+            claimed = self.cache.claim(sequence.tokens, sequence.params.cache_salt, room)
             if claimed is None:
                 return
             self.waiting.popleft()
@@ -93,8 +95,9 @@ class Scheduler:
             self.running.append(sequence)
             self._on_admit(sequence)
 
-    def _needed(self, sequences: list[Sequence]) -> int:
-        return sum(len(sequence.tokens) + self.draft_room for sequence in sequences)
+    def _room_beside(self, sequences: list[Sequence]) -> int:
+        """What these sequences leave of the room during a step; below 0 where it doesn't suffice for them."""
+        return self.kv_room - sum(len(sequence.tokens) + self.draft_room for sequence in sequences)
 
     def _prefix_is_being_read(self, sequence: Sequence) -> bool:
         """Whether waiting a step or two lets it copy a longer prefix that another sequence is just computing (n > 1,
@@ -117,7 +120,9 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         assert sequence.slot is not None
-        self._on_leave(sequence)
-        self.cache.release(sequence.slot)
-        sequence.slot = None
-        sequence.cached = 0
+        try:
+            self._on_leave(sequence)
+        finally:  # the slot is free whatever a drafter makes of it
+            self.cache.release(sequence.slot)
+            sequence.slot = None
+            sequence.cached = 0

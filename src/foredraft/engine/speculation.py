@@ -16,7 +16,7 @@ from foredraft.engine.auto_controller import AutoController
 from foredraft.engine.controller import Controller, FixedController, parse_table
 from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, OpenedTarget
-from foredraft.engine.profiler import PassCosts, load_profile, measure_passes, profile_path, save_profile
+from foredraft.engine.profiler import PassCosts, load_profile, machine_name, measure_passes, profile_path, save_profile
 from foredraft.engine.selection import GOODPUT, Objective, parse_objective
 from foredraft.errors import ConfigError
 from foredraft.target.target import Target
@@ -52,6 +52,8 @@ def parse_speculation(config: Mapping[str, object] | None) -> SpeculationPlan:
     """Check a config before anything is loaded; None is plain decoding. Raises ConfigError."""
     if config is None:
         return PLAIN
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"speculative_config is {config!r}; give a mapping such as {{'method': 'suffix'}}.")
     rest = {key: value for key, value in config.items() if key not in (CONTROLLER, OBJECTIVE, TABLE)}
     control, table = config.get(CONTROLLER, "auto"), config.get(TABLE)
     if control not in ("auto", "off"):
@@ -91,11 +93,11 @@ def build_engine(opened: OpenedTarget, args: EngineArgs, plan: SpeculationPlan) 
 
 def open_costs(target: Target, *, again: bool = False) -> PassCosts:
     """The target's measured pass costs; measured now if there are none or `again`."""
-    path = profile_path(target.fingerprint, target.decoder.weight_format)
+    path = profile_path(target.fingerprint, target.decoder)
     table = None if again else load_profile(path)
     if table is None:
         points = measure_passes(target.decoder, max_length=target.max_model_len)
         table = MeasuredPasses(tuple(points))
         if target.fingerprint:
-            save_profile(path, points)
+            save_profile(path, points, machine_name(target.decoder.device))
     return PassCosts(table)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Collection
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from foredraft.engine.contained import ContainedConstraint
 from foredraft.errors import RequestError
@@ -26,6 +26,8 @@ __all__ = ["CompiledForm", "Grammars", "Matcher"]
 
 CompiledForm: TypeAlias = "LLMatcher"
 """A form, ready to be followed from its beginning; whoever does so works on a copy."""
+
+Answer = TypeVar("Answer")
 
 COMPILED_KEPT = 64
 JSON_STYLE: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -95,6 +97,10 @@ class Grammars:
         return matcher
 
 
+class _LimitError(Exception):
+    """A limit of the parser was exceeded."""
+
+
 class Matcher:
     """The `Constraint` of one sequence.
 
@@ -122,7 +128,7 @@ class Matcher:
         self._early = self._never | self._ends | frozenset(params.stop_token_ids)
         self._path: tuple[int, ...] = ()  # what the matcher has read beyond the committed tokens
         self._masks: dict[tuple[int, ...], bytes | None] = {}
-        self._error = ""
+        self._errors: dict[tuple[int, ...], str] = {}  # why there is no mask, where that is a limit of the parser
         self._over = False  # nothing may follow what is committed, the end token for one
 
     def masks(self, tokens: list[int], paths: Collection[tuple[int, ...]]) -> list[bytes | None]:
@@ -147,30 +153,58 @@ class Matcher:
             self._masks[path] = self._mask(path)
         if self._masks[path] is not None:
             return None
-        self._error = ""
-        self._mask(path)
-        if not self._error and self._reaches(path) and self._matcher.is_accepting():
+        if path not in self._errors and self._completes(path):
             return ""
-        return self._error or "no token of the vocabulary fits here"
+        return self._errors.get(path, "no token of the vocabulary fits here")
 
     def _advance(self, tokens: list[int]) -> None:
         """Take over what was committed since."""
-        new = tokens[self._prompt_length + len(self._committed) :]
-        if new:
-            self._over = self._over or not self._reaches(tuple(new))
-            self._committed += new
-            self._path = ()
-            self._masks = {}
+        new = tuple(tokens[self._prompt_length + len(self._committed) :])
+        if not new or self._over:
+            return
+        self._errors = {}
+        try:
+            self._over = not self._asked(lambda: self._reaches(new))
+        except _LimitError as error:
+            self._over = True
+            self._errors[()] = str(error)
+        self._committed += new
+        self._path = ()
+        self._masks = {}
 
     def _mask(self, path: tuple[int, ...]) -> bytes | None:
-        if self._over or not self._reaches(path):
+        if self._over:
+            return None
+        try:
+            return self._asked(lambda: self._mask_after(path))
+        except _LimitError as error:
+            self._errors[path] = str(error)
+            return None
+
+    def _mask_after(self, path: tuple[int, ...]) -> bytes | None:
+        if not self._reaches(path):
             return None
         mask = self._matcher.compute_bitmask()
-        if self._failed():  # the mask would end the text as if the form were complete
-            return None
+        self._check_limits()  # the mask would end the text as if the form were complete
         forbidden = self._early if len(self._committed) + len(path) < self._min_tokens else self._never
         mask = _without(mask, forbidden) if forbidden else mask
         return mask if any(mask) else None
+
+    def _completes(self, path: tuple[int, ...]) -> bool:
+        """Whether the form may be complete after `path`."""
+        try:
+            return self._asked(lambda: self._reaches(path) and self._matcher.is_accepting())
+        except _LimitError:
+            return False
+
+    def _asked(self, question: Callable[[], Answer]) -> Answer:
+        """The answer of a matcher that may have used up a limit on other paths; if so, that of a new one. So whether
+        a limit counts depends on the question's own path only.
+        """
+        try:
+            return question()
+        except _LimitError:
+            return question()
 
     def _reaches(self, path: tuple[int, ...]) -> bool:
         """Move to the end of `path`; False if it isn't allowed, and the matcher then stands where it stops being so.
@@ -188,19 +222,19 @@ class Matcher:
         legal = next((index for index, token in enumerate(rest) if token in self._ends), len(rest))
         read = self._matcher.try_consume_tokens(list(rest[:legal]))
         self._path = path[: shared + read]
-        return not self._failed() and read == len(rest)
+        self._check_limits()
+        return read == len(rest)
 
-    def _failed(self) -> bool:
-        """Whether a limit of the parser was exceeded. A matcher never recovers from that, so a new one takes its place:
+    def _check_limits(self) -> None:
+        """Raises _LimitError if the parser gave up. A matcher never recovers from that, so a new one takes its place:
         what happened on a draft's path must not outlast the draft.
         """
-        if not self._matcher.is_error():
-            return False
-        self._error = _sentence(self._matcher.get_error())
-        self._matcher = self._start.deep_copy()
-        self._matcher.try_consume_tokens(self._committed)
-        self._path = ()
-        return True
+        if self._matcher.is_error():
+            error = _sentence(self._matcher.get_error())
+            self._matcher = self._start.deep_copy()
+            self._matcher.try_consume_tokens(self._committed)
+            self._path = ()
+            raise _LimitError(error)
 
 
 def _grammar(form: StructuredOutput) -> str:

@@ -7,6 +7,7 @@ from a draft.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,11 +38,12 @@ class TextStream:
         include_stop: bool = False,
     ) -> None:
         self._decoder = _Decoder(tokenizer, skip_special_tokens)
-        self._stop = stop
+        self._searches = [_StopSearch(each) for each in stop]
         self._include_stop = include_stop
         self._unfinished = False
-        self._held: list[Piece] = []
+        self._held: deque[Piece] = deque()
         self._text = ""
+        self._released = 0  # characters of it
 
     @property
     def text(self) -> str:
@@ -54,10 +56,10 @@ class TextStream:
         self._unfinished = text is None
         if not text:
             return None  # an unfinished character, or a token without text
-        searched_from = len(self._text)
         self._text += text
         self._held.append(Piece(text, drafted))
-        return self._cut_at_stop(searched_from) if check_stop and self._stop else None
+        found = [each for each in self._searches if each.follow(self._text, skip_complete=not check_stop)]
+        return self._cut_at_stop(found) if found else None
 
     def release(self, *, final: bool) -> list[Piece]:
         """The pieces that no later token can take back; all of them when `final`."""
@@ -66,26 +68,26 @@ class TextStream:
             if tail:
                 self._text += tail
                 self._held.append(Piece(tail, False))
-        keep = 0 if final else self._possible_stop()
+        ready = (len(self._text) if final else self._certain) - self._released
         released: list[Piece] = []
-        while self._held and keep < sum(len(piece.text) for piece in self._held):
-            piece = self._held.pop(0)
-            excess = keep - sum(len(later.text) for later in self._held)
-            if excess > 0:
-                self._held.insert(0, Piece(piece.text[-excess:], piece.drafted))
-                piece = Piece(piece.text[:-excess], piece.drafted)
+        while ready > 0:
+            piece = self._held.popleft()
+            if len(piece.text) > ready:
+                self._held.appendleft(Piece(piece.text[ready:], piece.drafted))
+                piece = Piece(piece.text[:ready], piece.drafted)
             released.append(piece)
+            ready -= len(piece.text)
+            self._released += len(piece.text)
         return released
 
-    def _cut_at_stop(self, searched_from: int) -> str | None:
-        found = [
-            (at, stop)
-            for stop in self._stop
-            if (at := self._text.find(stop, max(0, searched_from - len(stop) + 1))) >= 0
-        ]
-        if not found:
-            return None
-        at, stop = min(found)
+    @property
+    def _certain(self) -> int:
+        """Characters of the text that no stop string can begin in any more."""
+        return min((search.place for search in self._searches), default=len(self._text))
+
+    def _cut_at_stop(self, found: list[_StopSearch]) -> str:
+        """End the text at the first of the stop strings that it holds."""
+        at, stop = min((search.place, search.stop) for search in found)
         end = at + len(stop) if self._include_stop else at
         excess = len(self._text) - end
         self._text = self._text[:end]
@@ -97,15 +99,29 @@ class TextStream:
         self._unfinished = False
         return stop
 
-    def _possible_stop(self) -> int:
-        """Length of the longest end of the text that may be the beginning of a stop string."""
-        longest = 0
-        for stop in self._stop:
-            for length in range(min(len(stop) - 1, len(self._text)), longest, -1):
-                if self._text.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+
+class _StopSearch:
+    """Looks for one stop string in a text that grows.
+
+    `place` is the first position from which all the text is the stop string's beginning, or begins with all of it. It
+    only moves on, as more text makes no beginning of what is none; so a token costs little, however long the stop.
+    """
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.place = 0
+
+    def follow(self, text: str, *, skip_complete: bool) -> bool:
+        """The text has grown: whether the whole stop string is there, or, to `skip_complete`, look behind it."""
+        length = len(self.stop)
+        while self.place < len(text):
+            if self.stop.startswith(text[self.place : self.place + length]):
+                complete = len(text) - self.place >= length
+                if not (complete and skip_complete):
+                    return complete
+            following = text.find(self.stop[0], self.place + 1)
+            self.place = following if following >= 0 else len(text)
+        return False
 
 
 class _Decoder:

@@ -22,7 +22,7 @@ from foredraft.errors import LoadError
 
 __all__ = ["HeadFiles", "find_head_files"]
 
-PICKLES = (".bin", ".pt", ".pth")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 HUB_ID = re.compile(r"(?!.*(\.\.|--))[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
 
 
@@ -46,6 +46,13 @@ def find_head_files(
         if not HUB_ID.fullmatch(str(path)):
             raise LoadError(f"{path} doesn't exist; pass a head's folder, its file of weights, or a hub id")
         place = _fetch(str(path), revision, allow_pickle, offline)
+    elif revision is not None:
+        raise LoadError(f"the revision {revision!r} is given for {path}, which is on this machine; leave it out")
+    if place.is_file() and place.suffix not in (".safetensors", *PICKLES):
+        raise LoadError(
+            f"{path} is no file of weights (.safetensors, or a pickle: {', '.join(PICKLES)}); pass a head's folder, "
+            "its file of weights, or a hub id"
+        )
     folder, files = (place, _weights(place)) if place.is_dir() else (place.parent, [place])
     config = _read_config(folder / "config.json")
     if all(file.suffix == ".safetensors" for file in files):

@@ -1,14 +1,17 @@
-"""Errors as OpenAI's clients expect them: an HTTP status and {"error": {"message", "type", "param", "code"}}."""
+"""Errors as OpenAI's clients expect them: an HTTP status and {"error": {"message", "type", "param", "code"}}.
+
+What a client sent is quoted in part only, however long it is.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import reprlib
 from typing import Any
 
 from foredraft.errors import ForedraftError
 
-__all__ = ["CLIENT_LEFT", "ApiError", "as_api_error", "bad_request", "from_validation"]
+__all__ = ["CLIENT_LEFT", "ApiError", "as_api_error", "bad_request", "shown"]
 
 CLIENT_LEFT = 499
 """nginx's code for it; nobody reads the answer, but logs and traces do."""
@@ -20,12 +23,15 @@ TYPES = {
     405: "invalid_request_error",
     408: "timeout_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
 }
-TYPE_NAMES = {"bool", "dict", "float", "int", "list", "str"}
-"""What pydantic adds to the place of a problem where a field may have several types."""
+ENGINE_FIELDS = {"logit_bias", "prompt", "stop", "stop_token_ids"}
+"""What the engine's refusals may begin with."""
+MOST_QUOTED = 100
+MOST_SAID = 400
 
 
 class ApiError(Exception):
@@ -34,9 +40,9 @@ class ApiError(Exception):
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int = 0
     ) -> None:
-        super().__init__(message)
+        self.message = _shortened(message)
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.param = param
         self.code = code
         self.retry_after = retry_after
@@ -69,22 +75,24 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ForedraftError):
-        return bad_request(str(error))
+        message = str(error)
+        name = message.split(maxsplit=1)[0] if message else ""
+        return bad_request(message, name if name in ENGINE_FIELDS else None)
     return ApiError(500, "The server failed on this request; its log says why.", code="internal_error")
 
 
-def from_validation(problems: Sequence[Mapping[str, Any]]) -> ApiError:
-    """The first problem that checking a body found, as one sentence."""
-    if not problems:
-        return bad_request("The request body is not valid; send a JSON object.")
-    first = problems[0]
-    place = [str(part) for part in first.get("loc", ()) if part not in ("body",)]
-    if first.get("type") == "json_invalid":
-        reason = (first.get("ctx") or {}).get("error", "it is malformed")
-        return bad_request(f"The request body is not valid JSON: {reason}.")
-    if not place:
-        return bad_request("The request body is no JSON object; send one, with content type application/json.")
-    param = ".".join(part for part in place if (part.isidentifier() or part.isdecimal()) and part not in TYPE_NAMES)
-    given = repr(first.get("input"))
-    shown = "" if first.get("type") == "missing" else f" is {given[:80] + ' ...' if len(given) > 80 else given}"
-    return bad_request(f"{param}{shown}: {str(first.get('msg', 'not valid')).lower()}.", param or None)
+def shown(value: object) -> str:
+    """A value that a client sent, for a message: at most MOST_QUOTED characters or so, in a bounded time."""
+    text = _QUOTING.repr(value)
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]} ..."
+
+
+def _shortened(message: str) -> str:
+    """Without the middle if it is long, where what it quotes tends to be; the remedy stands at the end."""
+    if len(message) <= MOST_SAID:
+        return message
+    return f"{message[: MOST_SAID // 2]} ... {message[-MOST_SAID // 2 :]}"
+
+
+_QUOTING = reprlib.Repr()
+_QUOTING.maxstring = _QUOTING.maxother = _QUOTING.maxlong = MOST_QUOTED

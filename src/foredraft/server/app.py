@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -19,9 +19,9 @@ from foredraft import __version__
 from foredraft.engine.llm import LLM
 from foredraft.errors import ForedraftError
 from foredraft.server.activity import Activity
-from foredraft.server.api_errors import ApiError, as_api_error, from_validation
+from foredraft.server.api_errors import ApiError, as_api_error
 from foredraft.server.described import CHUNKS
-from foredraft.server.guards import BodyLimit, KeyCheck, RequestLog
+from foredraft.server.guards import BodyLimit, FailureAnswer, HeadAnswer, KeyCheck, RequestLog
 from foredraft.server.metrics import Metrics
 from foredraft.server.observer import Observer
 from foredraft.server.pages import page_routes
@@ -29,6 +29,7 @@ from foredraft.server.routes import generation_routes
 from foredraft.server.service import Service
 from foredraft.server.settings import ServerSettings
 from foredraft.server.tracing import RequestTraces
+from foredraft.server.validation import from_validation, wrong_content_type
 from foredraft.server.worker import EngineWorker
 
 __all__ = ["create_app", "create_service"]
@@ -80,8 +81,10 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_middleware(HeadAnswer)
     if settings.api_keys:
         app.add_middleware(KeyCheck, keys=settings.api_keys)
+    app.add_middleware(FailureAnswer)
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
@@ -109,22 +112,30 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
-    problems: Any = error.errors() if isinstance(error, RequestValidationError) else ()
-    return _response(from_validation(problems))
+    if not isinstance(error, RequestValidationError):
+        return _response(as_api_error(error))
+    if isinstance(error.body, bytes):  # the framework parses only what claims to be JSON
+        return _response(wrong_content_type(request.headers.get("content-type")))
+    return _response(from_validation(error.errors()))
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
     """What the framework refuses: unknown paths and methods."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    detail = error.detail if isinstance(error, HTTPException) else ""
+    if not isinstance(error, HTTPException):
+        return _response(as_api_error(error))
+    status, detail = error.status_code, error.detail
     if status == 400:
-        detail = "The request body can't be read; send a JSON object, in UTF-8 and not nested too deeply."
+        detail = (
+            "The request body can't be read; send a JSON object in UTF-8, not nested too deeply and without numbers of "
+            "thousands of digits."
+        )
     if status == 404:
         detail = f"There is nothing at {request.url.path}; the API is under /v1."
     if status == 405:
         detail = f"{request.url.path} doesn't answer to {request.method}."
-    return _response(ApiError(status, detail))
+    return _response(ApiError(status, detail), error.headers)
 
 
-def _response(error: ApiError) -> Response:
-    return Response(error.content, error.status, error.headers)
+def _response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+    """`headers` are more of them, such as which methods are allowed."""
+    return Response(error.content, error.status, {**error.headers, **(headers or {})})

@@ -33,7 +33,7 @@ def prepare_calls(
 
     template  the chat template that the conversation was written with
 
-    Raises RequestError if the form that is asked for and tools exclude each other.
+    Raises ApiError (400) if the form that is asked for and tools exclude each other.
     """
     if use is None or use.choice == "none":
         return Calling(params, NoTools)

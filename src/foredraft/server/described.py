@@ -40,7 +40,7 @@ CHUNKS: dict[str, Any] = TypeAdapter.json_schemas(
 """What the framework doesn't collect by itself, since it is not the body of an answer."""
 
 ERRORS: Responses = {
-    "4XX": {"model": Error, "description": "400, 401, 404, 413 or 429 (with Retry-After): the request."},
+    "4XX": {"model": Error, "description": "400, 401, 404, 413, 415 or 429 (with Retry-After): the request."},
     "5XX": {"model": Error, "description": "500, 503 (with Retry-After) or 504: the server."},
 }
 """In place of the framework's own 422, which this server doesn't use."""

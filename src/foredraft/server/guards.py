@@ -1,4 +1,5 @@
-"""What stands between the network and the routes, as plain ASGI layers: request id and access log, keys, body size.
+"""What stands between the network and the routes, as plain ASGI layers: request id and access log, failures, keys,
+HEAD, body size.
 
 The access log has one JSON object per request, with counts and times and never any text of a prompt or an answer.
 """
@@ -16,9 +17,19 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from foredraft.server.api_errors import ApiError, as_api_error
+from foredraft.server.api_errors import ApiError, as_api_error, shown
 
-__all__ = ["NOTE", "REQUEST_ID", "BodyLimit", "KeyCheck", "Note", "RequestLog", "local_path"]
+__all__ = [
+    "NOTE",
+    "REQUEST_ID",
+    "BodyLimit",
+    "FailureAnswer",
+    "HeadAnswer",
+    "KeyCheck",
+    "Note",
+    "RequestLog",
+    "local_path",
+]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -49,7 +60,7 @@ class Note:
 
 @dataclass(slots=True)
 class RequestLog:
-    """Outermost: gives every request an id, answers errors that nobody else caught, and writes the access log."""
+    """Outermost: gives every request an id and writes the access log."""
 
     app: App
     rejected: Callable[[int], None]
@@ -71,10 +82,6 @@ class RequestLog:
 
         try:
             await self.app(scope, receive, send_marked)
-        except Exception as error:  # the outermost guard: whatever went wrong is answered in OpenAI's shape
-            logger.exception("Request %s failed", note.request_id)
-            if not status:
-                await answer_error(as_api_error(error), send_marked)
         finally:
             if status >= 400:
                 self.rejected(status)
@@ -90,6 +97,47 @@ class RequestLog:
                 "completion_tokens": note.completion_tokens,
             }
             access.info(json.dumps({name: value for name, value in entry.items() if value is not None}))
+
+
+@dataclass(slots=True)
+class FailureAnswer:
+    """Answers errors that nobody else caught, in OpenAI's shape; what stands outside, CORS for one, adds to that."""
+
+    app: App
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noted)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            logger.exception("Request %s failed", scope[NOTE].request_id)
+            if not begun:
+                await answer_error(as_api_error(error), send)
+
+
+@dataclass(slots=True)
+class HeadAnswer:
+    """Answers HEAD like GET, without the body."""
+
+    app: App
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self.app({**scope, "method": "GET"}, receive, send_head)
 
 
 class KeyCheck:
@@ -120,7 +168,9 @@ class KeyCheck:
 
 @dataclass(slots=True)
 class BodyLimit:
-    """Reads the whole body before anything else happens, up to `limit` bytes."""
+    """Reads the whole body before anything else happens, up to `limit` bytes. Compressed ones are refused: what they
+    become would have to be limited, too.
+    """
 
     app: App
     limit: int
@@ -129,19 +179,24 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        encoding = _header(scope, b"content-encoding").decode("latin-1")
+        if encoding.lower() not in ("", "identity"):
+            message = f"The content encoding is {shown(encoding)}; send the body as it is."
+            await answer_error(ApiError(415, message), send, close=True)
+            return
         announced = _header(scope, b"content-length")
-        if announced.isdigit() and int(announced) > self.limit:
+        if announced.isdigit() and int(announced[:20]) > self.limit:
             await self._refuse(send)
             return
         chunks: list[bytes] = []
         size, more = 0, True
         while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
+            part = await receive()
+            if part["type"] == "http.disconnect":
                 return
-            chunks.append(message.get("body", b""))
+            chunks.append(part.get("body", b""))
             size += len(chunks[-1])
-            more = message.get("more_body", False)
+            more = part.get("more_body", False)
             if size > self.limit:
                 await self._refuse(send)
                 return

@@ -73,6 +73,7 @@ def generation_routes(service: Service) -> APIRouter:
     async def complete(body: CompletionRequest, http: Request) -> Response:
         service.check_model(body.model)
         params = completion_params(body, service.defaults)
+        service.worker.check_choices(params.n * _prompts(body))
         prompts = await service.read(lambda reader: reader.completion(body), _body_size(http))
         generates = body.max_tokens != 0
         score = body.prompt_logprobs if generates else body.prompt_logprobs or 0
@@ -139,6 +140,12 @@ def generation_routes(service: Service) -> APIRouter:
         return {"version": __version__}
 
     return router
+
+
+def _prompts(body: CompletionRequest) -> int:
+    """A list may be several prompts, or the token ids of one."""
+    several = isinstance(body.prompt, list) and body.prompt and not isinstance(body.prompt[0], int)
+    return len(body.prompt) if several else 1
 
 
 def _body_size(http: Request) -> int:

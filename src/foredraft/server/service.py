@@ -13,7 +13,7 @@ from foredraft.engine.llm import LLM
 from foredraft.engine.requests import check_request
 from foredraft.engine.structured import CompiledForm
 from foredraft.server.activity import Activity
-from foredraft.server.api_errors import ApiError, bad_request
+from foredraft.server.api_errors import ApiError, bad_request, shown
 from foredraft.server.forms import FormCompiler
 from foredraft.server.metrics import Metrics
 from foredraft.server.params import Defaults
@@ -97,6 +97,7 @@ class Service:
                     self.settings.model_names[0],
                     chat_template=self.settings.chat_template,
                     chat_template_kwargs=self.settings.chat_template_kwargs,
+                    context=llm.target.max_model_len,
                 )
             return work(lane.reader)
 
@@ -113,19 +114,22 @@ class Service:
         if name is not None and name not in self.settings.model_names:
             served = ", ".join(self.settings.model_names)
             raise ApiError(
-                404, f"The model {name!r} does not exist here; {served} does.", param="model", code="model_not_found"
+                404,
+                f"The model {shown(name)} does not exist here; {served} does.",
+                param="model",
+                code="model_not_found",
             )
 
     def open_ticket(self, name: str, jobs: Sequence[Job], *, streams: bool) -> Ticket:
         """Check the jobs and queue them. Raises ApiError or RequestError."""
         target, room = self.llm.target, self.llm.engine.kv_room
         for job in jobs:
-            needed = len(job.prompt) + (job.params.max_tokens or 1 if job.generate else 0)
-            if needed > target.max_model_len:
+            answer = (job.params.max_tokens or max(1, job.params.min_tokens)) if job.generate else 0
+            if len(job.prompt) + answer > target.max_model_len:
                 raise bad_request(
-                    f"The prompt has {len(job.prompt)} tokens and the answer may have {job.params.max_tokens or 1}, "
+                    f"The prompt has {len(job.prompt)} tokens and the answer may have {answer}, "
                     f"together more than the model's context of {target.max_model_len}; shorten one of them.",
-                    "max_tokens" if len(job.prompt) < target.max_model_len else None,
+                    "max_tokens" if job.params.max_tokens and len(job.prompt) < target.max_model_len else None,
                     "context_length_exceeded",
                 )
             check_request(job.prompt, job.params, target, room)

@@ -159,7 +159,9 @@ class ToolCallStream:
             self._held = text[len(end) :]
             self._read = self._read_text
             return True
-        if not final and (not text or (end and end.startswith(text))):
+        if not text or (end and end.startswith(text)):
+            if final:
+                self._held = ""  # an end mark that was cut off
             return False
         if self._form.bare and text[:1] in (";", ","):
             following = text[1:].lstrip()

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from foredraft.errors import RequestError
+from foredraft.server.api_errors import bad_request
+from foredraft.server.asked_form import AskedForm
 from foredraft.types import StructuredOutput
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "ToolFormat",
     "ToolWish",
     "find_format",
+    "knows_calls",
     "knows_tools",
     "marker_token",
     "tool_structure",
@@ -90,6 +92,11 @@ def knows_tools(template: str) -> bool:
     return re.search(r"\btools\b", template) is not None
 
 
+def knows_calls(template: str) -> bool:
+    """Whether a chat template does anything with the calls that a conversation has, or with their results."""
+    return re.search(r"\b(tools|tool_calls)\b", template) is not None
+
+
 def marker_token(tokenizer: PreTrainedTokenizerBase, form: ToolFormat) -> int | None:
     """The marker's token if it is a special one, which text can't spell; None if it is ordinary text.
 
@@ -101,8 +108,11 @@ def marker_token(tokenizer: PreTrainedTokenizerBase, form: ToolFormat) -> int | 
     return None
 
 
-def tools_as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+def tools_as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[Message]:
     """A conversation for a template that knows neither tools nor calls: both become text, in Hermes' format."""
+    plain = [_as_text(message) for message in messages]
+    if not tools:
+        return plain
     system = "\n".join(
         [
             "You may call functions. These are available, each described by a line of JSON:",
@@ -111,7 +121,6 @@ def tools_as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]
             _hermes_call("NAME", {"ARGUMENT": "VALUE"}),
         ]
     )
-    plain = [_as_text(message) for message in messages]
     if plain and plain[0].get("role") == "system":
         return [{**plain[0], "content": f"{plain[0].get('content') or ''}\n\n{system}"}, *plain[1:]]
     return [{"role": "system", "content": system}, *plain]
@@ -126,7 +135,7 @@ def tool_structure(
     structured  the form that the request asks for. It concerns answers in words: with `tool_choice` "auto" the answer
                 is one or the other, with "required" or a function there are no words.
 
-    Raises RequestError for a form that can't be an alternative to calls.
+    Raises ApiError (400) for a form that can't be an alternative to calls.
     """
     if use.choice == "none" or (use.choice == "auto" and structured is None):
         return structured
@@ -138,13 +147,13 @@ def tool_structure(
     several = use.parallel and use.choice != "function"
     rules.append(f"calls: {_calls(form, marker, several=several)}")
     if use.choice != "auto" or structured is None:
-        return StructuredOutput("grammar", "\n".join(["start: calls", *rules]))
+        return AskedForm("grammar", "\n".join(["start: calls", *rules]), "tools")
     if structured.kind not in ("json_object", "json_schema"):
-        raise RequestError(
-            f"{structured.kind} and tools exclude each other; set tool_choice to none, or leave one out."
+        raise bad_request(
+            f"{structured.kind} and tools exclude each other; set tool_choice to none, or leave one out.", "tools"
         )
-    schema = structured.text if structured.kind == "json_schema" else '{"type": "object"}'
-    return StructuredOutput("grammar", "\n".join(["start: calls | words", *rules, f"words: %json {_styled(schema)}"]))
+    rules.append(f"words: %json {_styled(structured)}")
+    return AskedForm("grammar", "\n".join(["start: calls | words", *rules]), "tools")
 
 
 def _calls(form: ToolFormat, marker: int | None, *, several: bool) -> str:
@@ -178,11 +187,13 @@ _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator":
 """As in engine/structured.py, and as chat templates write calls."""
 
 
-def _styled(schema: str) -> str:
+def _styled(form: StructuredOutput) -> str:
+    """The schema of an answer in words, in the style of calls."""
     try:
-        value = json.loads(schema)
-    except ValueError as error:
-        raise RequestError(f"The json_schema can't be used ({error}); correct it.") from error
+        value = json.loads(form.text) if form.kind == "json_schema" else {"type": "object"}
+    except (ValueError, RecursionError) as error:
+        param = form.param if isinstance(form, AskedForm) else None
+        raise bad_request(f"The json_schema can't be used ({error}); correct it.", param) from error
     return json.dumps({"x-guidance": _STYLE, **value} if isinstance(value, dict) else value)
 
 
@@ -212,5 +223,5 @@ def _arguments(function: Mapping[str, Any]) -> Any:
         return given
     try:
         return json.loads(given or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return given

@@ -101,6 +101,15 @@ class EngineWorker:
         with self._wake:
             return self._wake.wait_for(lambda: self._open == 0 or self.state in (*OVER, State.LOADING), timeout)
 
+    def check_choices(self, count: int) -> None:
+        """Raises ApiError (400) for a request of more sequences than may ever run or wait."""
+        room = self.llm.target.cache.slots + self.max_queue
+        if count > room:
+            raise bad_request(
+                f"The request needs {count} sequences, but {room} is all that may run or wait here; "
+                "split it or lower n."
+            )
+
     def check_room(self) -> None:
         """Raises ApiError (429) if not even one sequence more may wait."""
         room = self.llm.target.cache.slots + self.max_queue
@@ -113,11 +122,7 @@ class EngineWorker:
         with self._wake:
             if self.state is not State.READY:
                 raise ApiError(503, "The server is shutting down; send this to another one.", retry_after=RETRY_SECONDS)
-            if ticket.choices > room:
-                raise bad_request(
-                    f"The request needs {ticket.choices} sequences, but {room} is all that may run or wait here; "
-                    "split it or lower n."
-                )
+            self.check_choices(ticket.choices)
             if self._open + ticket.choices > room:
                 raise _full(self._open, room)
             self._open += ticket.choices

@@ -35,6 +35,7 @@ class Hidden(NamedTuple):
 class Decoder(Protocol):
     """One implementation of the target's forward pass.
 
+    way_name     what computes its passes; others take another time
     own_threads  whether passes run on threads of its own, so that torch's had better keep still
     """
 
@@ -42,6 +43,7 @@ class Decoder(Protocol):
     cache_dtype: torch.dtype
     vocab_size: int
     hidden_size: int
+    way_name: str
     own_threads: bool
 
     @property

@@ -69,6 +69,7 @@ class FastDecoder:
         self.cache_dtype = way.cache_dtype
         self.vocab_size = shape.vocabulary
         self.hidden_size = shape.hidden
+        self.way_name = way.name
         self.own_threads = way.own_threads
 
     @property

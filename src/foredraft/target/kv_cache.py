@@ -2,19 +2,21 @@
 
 A slot belongs to one sequence at a time and holds its tokens' keys and values in order of position. Buffers grow by
 doubling; what is reserved but never written costs address space only (pages are touched on first use). A freed slot
-keeps its content, and `claim` starts a new sequence from the longest common prefix of any slot, copying it when that
-slot is still in use or holds much more than the prefix.
+keeps its content while there is room, and `claim` starts a new sequence from the longest common prefix of any slot,
+copying it when that slot is still in use or holds much more than the prefix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import torch
 from torch import Tensor
 
 from foredraft.errors import CapacityError
+from foredraft.target.machine import hand_back
 
 __all__ = ["CacheShape", "KVCache"]
 
@@ -94,9 +96,15 @@ class KVCache:
         """The token ids whose keys and values `slot` holds."""
         return self._slots[slot].tokens
 
-    def claim(self, tokens: Sequence[int], salt: str = "") -> tuple[int, int] | None:
+    @property
+    def retained(self) -> int:
+        """Tokens that free slots hold for sequences to come."""
+        return sum(len(slot.tokens) for slot in self._slots if not slot.busy)
+
+    def claim(self, tokens: Sequence[int], salt: str = "", room: float = inf) -> tuple[int, int] | None:
         """A free slot for a sequence that starts with `tokens`, and how many of them it already holds (never all: the
-        root stays open). Only what was computed under the same `salt` is held for it.
+        root stays open). Only what was computed under the same `salt` is held for it. The slots that stay free retain
+        at most `room` tokens.
 
         None when every slot is busy.
         """
@@ -106,15 +114,35 @@ class KVCache:
         shared = self.prefixes(tokens, salt)
         source = max(range(self.slots), key=lambda index: (shared[index], not self._slots[index].busy))
         held = self._slots[source]
-        if not held.busy and 0 < len(held.tokens) <= 2 * shared[source]:
+        # Another conversation with the same beginning stays whole, where there is room for it.
+        stays = held.busy or 2 * shared[source] < len(held.tokens) <= room
+        if shared[source] and not stays:
             target = source
-        else:  # leave another conversation with the same beginning whole; sacrifice the slot unused for longest instead
+            held.busy = True
+            self.retain(room)
+        else:  # sacrifice the slot unused for longest instead
+            self.retain(room, spared=source if shared[source] else None)
             target = min(free, key=lambda index: (bool(self._slots[index].tokens), self._slots[index].used))
             self._copy(source, target, shared[source])
         slot = self._slots[target]
+        if len(slot.tokens) > len(tokens):
+            self._hand_back(target, len(tokens))
         slot.tokens = list(tokens[: shared[source]])
         slot.salt, slot.busy = salt, True
         return target, shared[source]
+
+    def retain(self, room: float, *, spared: int | None = None) -> None:
+        """Forget free slots, those unused for longest first and `spared` last, until they hold no more than `room`."""
+        while self.retained > room:
+            held = [index for index, slot in enumerate(self._slots) if slot.tokens and not slot.busy]
+            if not held:  # the room doesn't even suffice for the busy ones
+                return
+            self.forget(min(held, key=lambda index: (index == spared, self._slots[index].used)))
+
+    def forget(self, slot: int) -> None:
+        """Drop all that a slot holds, and the memory it takes up."""
+        self.truncate(slot, 0)
+        self._hand_back(slot, 0)
 
     def prefixes(self, tokens: Sequence[int], salt: str = "") -> list[int]:
         """For each slot, how many leading `tokens` it holds that a sequence with this `salt` may take over."""
@@ -170,7 +198,7 @@ class KVCache:
         self._slots[slot].tokens.extend(tokens)
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget everything after the first `length` entries."""
+        """Forget everything after the first `length` entries; their memory is kept for the next ones."""
         del self._slots[slot].tokens[length:]
 
     def check_integrity(self, owned: dict[int, Sequence[int]]) -> None:
@@ -183,6 +211,17 @@ class KVCache:
                 f"slot {index} holds {len(held)} tokens that differ from its sequence's {len(tokens)}"
             )
             assert len(held) <= self.capacity
+
+    def _hand_back(self, slot: int, start: int) -> None:
+        """Release the memory of a slot's entries from `start` on, as far as the layout allows.
+
+        A head's entries are contiguous in each buffer, so host memory goes back page by page. A GPU's buffers hold
+        their memory from the beginning to the end: there, and in pages that are kept in part, room is merely reused.
+        """
+        for plane in self.planes:
+            for buffer in plane[:, slot]:
+                for entries in buffer[:, start:] if start else [buffer]:
+                    hand_back(entries)
 
     def _copy(self, source: int, target: int, length: int) -> None:
         if length and source != target:

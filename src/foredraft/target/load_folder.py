@@ -101,6 +101,11 @@ def _check_config(folder: Path, config: dict[str, Any], trust_remote_code: bool)
     remote = isinstance(config.get("auto_map"), dict)
     if remote and trust_remote_code:
         return
+    if not isinstance(kind, str) and not remote:
+        raise LoadError(
+            f"{folder} is no language model: its config.json names no model_type; pass a model's folder (whether it is "
+            "a drafting head, `foredraft inspect` says)"
+        )
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         remedy = (
             "its own code is needed, which --trust-remote-code allows"

@@ -7,6 +7,7 @@ decoder.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["QUANTIZATIONS", "open_decoder"]
 
 QUANTIZATIONS = ("int8",)
+DEVICE = re.compile(r"cpu|cuda(?::(0|[1-9]\d{0,2}))?", re.ASCII)
 FORMATS: dict[torch.dtype, WeightFormat] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 logger = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ def _lean(prepared: PreparedModel, weight_format: WeightFormat, device: torch.de
     from foredraft.target.fast_decoder import Unsupported, build_fast_decoder, load_fast_decoder
     from foredraft.target.proof import prove, recall, remember, take_probe
 
-    known = recall(prepared.fingerprint, weight_format)
+    known = recall(prepared.fingerprint, weight_format, device)
     if known is not None and not known.holds:
         return None, known.reason or ""
     try:
@@ -75,7 +77,7 @@ def _lean(prepared: PreparedModel, weight_format: WeightFormat, device: torch.de
     except Unsupported as error:
         return None, str(error)
     verdict = prove(decoder, weight_format, probe)
-    remember(prepared.fingerprint, weight_format, verdict)
+    remember(prepared.fingerprint, weight_format, device, verdict)
     return (decoder if verdict.holds else None), verdict.reason or ""
 
 
@@ -116,10 +118,11 @@ def _tensors(files: tuple[Path, ...]) -> tuple[list[str], Callable[[str], Tensor
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device {name!r} is unknown; use auto, cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
+    known = DEVICE.fullmatch(name)
+    if known is None:
+        raise ConfigError(f"device {name!r} is unknown; use auto, cpu or cuda")
+    if name != "cpu" and not torch.cuda.is_available():
         raise ConfigError(f"device {name!r} was asked for, but torch sees no GPU; use --device cpu")
-    return device
+    if known[1] is not None and int(known[1]) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"device {name!r} was asked for, but the last GPU is cuda:{count - 1}; use that or cuda")
+    return torch.device(name)

@@ -2,7 +2,7 @@
 independent.
 
 `take_probe` runs the stock model before its weights are taken over, `prove` compares; the verdict is kept on disk by
-checkpoint, weight format, machine and versions, so that later starts need no stock model. `check_rows` compares the
+checkpoint, weight format, device and versions, so that later starts need no stock model. `check_rows` compares the
 bits of a row's logits among passes of different sizes, in chains and in trees: its result decides which guarantee the
 user has.
 """
@@ -22,6 +22,7 @@ from foredraft.target.decoder import Decoder
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.load_cache import note_path, read_note, write_note
+from foredraft.target.machine import device_name
 from foredraft.target.quantization import WeightFormat
 
 __all__ = ["Probe", "RowCheck", "Verdict", "check_rows", "prove", "recall", "remember", "take_probe"]
@@ -116,20 +117,20 @@ def check_rows(decoder: Decoder) -> RowCheck:
     return RowCheck(later[0] if len(later) > 1 else None, torch.equal(branch, plain), gap)
 
 
-def recall(fingerprint: str, weight_format: WeightFormat) -> Verdict | None:
-    """The verdict of an earlier start on this checkpoint, format, machine and versions."""
+def recall(fingerprint: str, weight_format: WeightFormat, device: torch.device) -> Verdict | None:
+    """The verdict of an earlier start on this checkpoint, format, device and versions."""
     try:
-        return Verdict(**read_note(_note(fingerprint, weight_format)))
+        return Verdict(**read_note(_note(fingerprint, weight_format, device)))
     except TypeError:
         return None
 
 
-def remember(fingerprint: str, weight_format: WeightFormat, verdict: Verdict) -> None:
+def remember(fingerprint: str, weight_format: WeightFormat, device: torch.device, verdict: Verdict) -> None:
     """Keep a verdict for later starts."""
-    write_note(_note(fingerprint, weight_format), asdict(verdict))
+    write_note(_note(fingerprint, weight_format, device), asdict(verdict))
 
 
-def _note(fingerprint: str, weight_format: WeightFormat) -> Path:
+def _note(fingerprint: str, weight_format: WeightFormat, device: torch.device) -> Path:
     """The file of a verdict; its name changes with anything that could change the verdict."""
     import llvmlite
     import numba
@@ -139,7 +140,7 @@ def _note(fingerprint: str, weight_format: WeightFormat) -> Path:
     code = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     versions = (torch.__version__, transformers.__version__, numba.__version__, llvmlite.__version__, code)
     processor = (platform.machine(), llvmlite.binding.get_host_cpu_name())
-    return note_path("proofs", repr((fingerprint, weight_format, versions, processor)))
+    return note_path("proofs", repr((fingerprint, weight_format, versions, processor, device_name(device))))
 
 
 def _scattered(count: int, vocab_size: int) -> list[int]:

@@ -49,6 +49,7 @@ class StockDecoder:
         self.hidden_size = int(self.config.hidden_size)
         self.cache_dtype = model.dtype
         self.weight_format = str(model.dtype).removeprefix("torch.")
+        self.way_name = "transformers"
         self.own_threads = False
         self._base = model.base_model
         self._attentions = [module for module in model.modules() if getattr(module, "layer_idx", None) is not None]

@@ -90,13 +90,6 @@ class Watched:
             tree.validate(rows, self._vocab_size)
         except ForedraftError as error:
             raise AssertionError(f"{what} returned an invalid tree. {error}") from error
-        if tree.scores is not None:
-            above = torch.cat([torch.ones(rows, 1), tree.scores], dim=1).gather(1, tree.parents.clamp(min=-1) + 1)
-            fair = (tree.scores >= 0) & (tree.scores <= above) | (tree.tokens < 0)
-            assert fair.all(), (
-                f"{what} scored node {int((~fair).nonzero()[0, 1])} outside 0 and its parent's score; a score is the "
-                "probability that a node and all its ancestors are accepted."
-            )
         for row, (size, limit) in enumerate(zip(tree.sizes.tolist(), budget, strict=True)):
             assert size <= limit, (
                 f"{what} returned {size} nodes for sequence {row}, whose budget is {limit}; "

@@ -100,7 +100,7 @@ def make_data(llm: LLM, folder: Path, plan: DataPlan, progress: Callable[[DataPr
     """Fill `folder` until it holds `plan.tokens` answer tokens, or until the given prompts are used up.
 
     Goes on with what is there. Raises ConfigError if that was made with another model or other settings, CapacityError
-    when the disk is full.
+    when the disk is full, and what kept a request from going on, if anything did.
     """
     _check_manifest(llm, folder, plan)
     writer = RecordWriter(folder)
@@ -153,7 +153,7 @@ class _Run:
                 self._begin(item)
             if not self.open:
                 break
-            for delta in self.engine.step():
+            for delta in self.engine.checked_step():
                 self.decoded += len(delta.token_ids)
                 if delta.finish_reason is not None:
                     self._answered(delta.request_id)

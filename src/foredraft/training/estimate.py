@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from foredraft.errors import CapacityError
+from foredraft.target.machine import free_memory
 
 __all__ = ["Estimate", "estimate_memory", "refuse_if_too_large"]
 
@@ -38,20 +38,3 @@ def refuse_if_too_large(estimate: Estimate, device: torch.device, batch_tokens: 
             f"training needs about {estimate.bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB of memory are free; lower "
             f"--batch-tokens ({batch_tokens}) or --draft-vocab-size, or close other programs"
         )
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Bytes, None where the system doesn't tell."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo", encoding="utf-8") as lines:
-            found = next((line for line in lines if line.startswith("MemAvailable:")), None)
-            if found is not None:
-                return int(found.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None

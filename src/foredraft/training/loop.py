@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -183,7 +184,7 @@ class _Run:
             examples = self.source.examples([self.split.train[index] for index in group])
             tokens += sum(len(example.tokens) for example in examples)
             with self._precision():
-                loss = task.loss(examples, self.step / self.steps, hash((plan.seed, self.step, part)) & (2**62 - 1))
+                loss = task.loss(examples, self.step / self.steps, self._seed(part))
             if loss.rows:
                 (loss.total / len(groups)).backward()  # type: ignore[no-untyped-call]
                 total += float(loss.total.detach()) / len(groups)
@@ -198,6 +199,10 @@ class _Run:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return total, tokens
+
+    def _seed(self, part: int) -> int:
+        """Of the randomness in one batch of the step."""
+        return Random(f"{self.plan.seed}/{self.step}/{part}").getrandbits(62)
 
     def _rate(self, step: int) -> float:
         plan = self.plan

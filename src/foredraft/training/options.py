@@ -63,9 +63,11 @@ class DrafterOptions:
             "classification": (0, 1e6),
             "noise": (0, 100),
             "decay": (0, 1),
+            "intermediate": (1, 1 << 18),
         }
         for name, (low, high) in bounds.items():
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name} is {getattr(self, name)}; give a number from {low} to {high}")
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name} is {value}; give a number from {low} to {high}")
         if self.form not in FORMS:
             raise ConfigError(f"the heads' output layer is {self.form!r}; give {', '.join(FORMS)}")

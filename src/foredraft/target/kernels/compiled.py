@@ -1,8 +1,7 @@
 """The lean decoder's compiled way: packed weights, work buffers, and the tables that one call of the compiled pass
 reads.
 
-Rows are independent of one another to the bit. Needs a processor with 512-bit vectors; sizes must fill whole words and
-vectors.
+Rows are independent of one another to the bit. Needs a processor with AVX2; sizes must fill whole words and vectors.
 """
 
 from __future__ import annotations
