@@ -7,11 +7,12 @@ steps: machines throttle, neighbours come and go.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 import torch
 
@@ -23,7 +24,15 @@ from foredraft.target.kv_cache import KVCache
 from foredraft.target.load_cache import note_path, read_note, write_note
 from foredraft.target.machine import device_name
 
-__all__ = ["PassCosts", "load_profile", "machine_name", "measure_passes", "profile_path", "save_profile"]
+__all__ = [
+    "PassCosts",
+    "load_profile",
+    "machine_name",
+    "measure_passes",
+    "profile_path",
+    "save_profile",
+    "still_holds",
+]
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 CONTEXTS = (64, 1024)
@@ -31,6 +40,11 @@ BATCHES = (1, 4, 16)
 TURNS = 4
 """The first warms up."""
 SECONDS = 6.0
+
+CHECKED_ROWS = (1, 4, 8)
+CHECK_MS = 100.0
+"""A pass of one row that takes longer isn't repeated just to check a profile."""
+DRIFT = 1.4
 
 FOLLOW = 0.1
 OUTLIER = 3.0
@@ -59,6 +73,28 @@ def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECOND
             if time.perf_counter() > deadline:
                 return points
     return points
+
+
+def still_holds(table: MeasuredPasses, decoder: Decoder, *, max_length: int) -> bool:
+    """Whether more rows still cost what the table says, beside one row; takes a fifth of a second.
+
+    Measured while the machine was busy, a table may say that drafts never pay. As none would be verified then, steps
+    could not teach otherwise.
+    """
+    context = min(CONTEXTS[0], max_length // 2)
+    cache = KVCache(decoder.cache_shape, 1, decoder.cache_dtype, decoder.device)
+    cache.reserve(context + max(CHECKED_ROWS))
+    for plane in cache.planes:
+        plane.zero_()
+    flats = [_flat(rows, context, 1, decoder) for rows in CHECKED_ROWS]
+    if _timed(decoder, flats[0], cache) > CHECK_MS:
+        return True
+    one, *more = _in_turns(decoder, flats, cache, math.inf)
+    changes = [
+        milliseconds / one / (table(rows, context, 1) / table(1, context, 1))
+        for rows, milliseconds in zip(CHECKED_ROWS[1:], more, strict=True)
+    ]
+    return 1 / DRIFT < geometric_mean(changes) < DRIFT
 
 
 @dataclass

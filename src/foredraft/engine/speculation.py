@@ -6,6 +6,7 @@ length), its `objective`, and vLLM's `num_speculative_tokens_per_batch_size`, a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,12 +17,22 @@ from foredraft.engine.auto_controller import AutoController
 from foredraft.engine.controller import Controller, FixedController, parse_table
 from foredraft.engine.engine import Engine
 from foredraft.engine.open_target import EngineArgs, OpenedTarget
-from foredraft.engine.profiler import PassCosts, load_profile, machine_name, measure_passes, profile_path, save_profile
+from foredraft.engine.profiler import (
+    PassCosts,
+    load_profile,
+    machine_name,
+    measure_passes,
+    profile_path,
+    save_profile,
+    still_holds,
+)
 from foredraft.engine.selection import GOODPUT, Objective, parse_objective
 from foredraft.errors import ConfigError
 from foredraft.target.target import Target
 
 __all__ = ["PLAIN", "SpeculationPlan", "build_engine", "open_costs", "parse_speculation"]
+
+logger = logging.getLogger(__name__)
 
 CONTROLLER = "controller"
 OBJECTIVE = "objective"
@@ -92,9 +103,12 @@ def build_engine(opened: OpenedTarget, args: EngineArgs, plan: SpeculationPlan) 
 
 
 def open_costs(target: Target, *, again: bool = False) -> PassCosts:
-    """The target's measured pass costs; measured now if there are none or `again`."""
+    """The target's measured pass costs; measured now if there are none that still hold, or `again`."""
     path = profile_path(target.fingerprint, target.decoder)
     table = None if again else load_profile(path)
+    if table is not None and not still_holds(table, target.decoder, max_length=target.max_model_len):
+        logger.info("Passes take other times than %s says; they are measured again", path)
+        table = None
     if table is None:
         points = measure_passes(target.decoder, max_length=target.max_model_len)
         table = MeasuredPasses(tuple(points))
