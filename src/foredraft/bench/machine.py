@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from foredraft.target.machine import processor_name
+
 __all__ = ["describe_run", "load_average"]
 
 PACKAGES = ("foredraft", "torch", "transformers", "numba", "numpy")
@@ -27,7 +29,7 @@ def describe_run() -> dict[str, object]:
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "machine": {
             "system": platform.platform(),
-            "processor": _processor(),
+            "processor": processor_name(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "threads": torch.get_num_threads(),
             "memory_mb": _memory_mb(),
@@ -53,14 +55,6 @@ def _git_sha() -> str | None:
         dirty = subprocess.run([*where, "status", "--porcelain", "."], capture_output=True, text=True, timeout=10)
         return sha.stdout.strip() + ("+" if dirty.stdout.strip() else "")
     return None
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _memory_mb() -> int | None:

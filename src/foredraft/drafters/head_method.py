@@ -6,7 +6,6 @@ if that looks like a head's; anything else is left to be a draft model.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from foredraft.errors import LoadError
 from foredraft.heads.dialects import detect
 from foredraft.heads.files import HeadFiles, find_head_files
 from foredraft.heads.info import Dialect
+from foredraft.target.load_cache import read_object
 
 __all__ = ["method_of"]
 
@@ -43,7 +43,7 @@ def method_of(model: str, *, revision: str | None = None, allow_pickle: bool = F
     if place.is_file() and place.suffix not in SUFFIXES:
         return None
     folder = place if place.is_dir() else place.parent
-    config = _read_object(folder / "config.json") if place.exists() else _remote_configuration(model, revision)
+    config = read_object(folder / "config.json") if place.exists() else _remote_configuration(model, revision)
     told = bool(TELLING_KEYS & config.keys()) or any("agle3" in name for name in config.get("architectures") or [])
     if not place.exists() and not told and config.get("num_hidden_layers") != 1:
         return None
@@ -73,14 +73,6 @@ def _remote_configuration(model: str, revision: str | None) -> dict[str, Any]:
     from huggingface_hub import hf_hub_download
 
     try:
-        return _read_object(Path(hf_hub_download(model, "config.json", revision=revision)))
+        return read_object(Path(hf_hub_download(model, "config.json", revision=revision)))
     except Exception:  # the hub's client raises its own kinds and its HTTP library's
         return {}
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -17,15 +17,13 @@ from collections.abc import Sequence as Collection
 from dataclasses import dataclass
 
 from foredraft.drafters.base import BaseDrafter, Features
+from foredraft.drafters.tree_shape import MOST_NODES
 from foredraft.errors import ConfigError
 from foredraft.tree import PAD, TokenTree
 from foredraft.types import Sequence
 from foredraft.verify import Verdict
 
 __all__ = ["LookaheadDrafter"]
-
-MOST_NODES = 512
-"""Of one draft: no window, nor the guesses, may take more (methods.py)."""
 
 
 @dataclass(eq=False)

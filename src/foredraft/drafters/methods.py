@@ -22,6 +22,7 @@ from foredraft.drafters.ngram import NgramDrafter
 from foredraft.drafters.prediction import PredictionDrafter
 from foredraft.drafters.recycling import RecyclingDrafter
 from foredraft.drafters.suffix import SuffixDrafter
+from foredraft.drafters.tree_shape import MOST_NODES
 from foredraft.errors import ConfigError, LoadError
 
 __all__ = ["ENTRY_POINTS", "METHODS", "Speculation", "build_drafter"]
@@ -31,7 +32,6 @@ OFF = "off"
 LENGTH = "num_speculative_tokens"
 DEFAULT_LENGTH = 8
 """For drafters of other packages that have no default of their own."""
-MOST_TOKENS = 512
 JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 METHODS: Mapping[str, type[Any]] = {
@@ -161,6 +161,6 @@ def _required(field: Field[Any]) -> bool:
 def _length(config: Mapping[str, object], drafter: object) -> int:
     """The drafter's own default unless the config says otherwise."""
     length = config.get(LENGTH, getattr(drafter, LENGTH, DEFAULT_LENGTH))
-    if not isinstance(length, int) or isinstance(length, bool) or not 1 <= length <= MOST_TOKENS:
-        raise ConfigError(f"{LENGTH} is {length!r}; give a number from 1 to {MOST_TOKENS}, or method {OFF!r} for none.")
+    if not isinstance(length, int) or isinstance(length, bool) or not 1 <= length <= MOST_NODES:
+        raise ConfigError(f"{LENGTH} is {length!r}; give a number from 1 to {MOST_NODES}, or method {OFF!r} for none.")
     return length

@@ -21,6 +21,7 @@ from foredraft.drafters.base import BaseDrafter, Features
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.proposals import Draft, Proposals, tree_of
 from foredraft.drafters.trail import Trail
+from foredraft.drafters.tree_shape import MOST_NODES
 from foredraft.errors import ConfigError
 from foredraft.tree import TokenTree
 from foredraft.types import FinishReason, Sequence
@@ -39,8 +40,6 @@ OCCURRENCES = 32
 BRANCHES = 4
 CONTEXT = 16
 """Prompt tokens stored in front of an output, so that its first tokens can be found."""
-MOST_NODES = 512
-"""Of one draft (methods.py); deeper trees and larger factors would change nothing."""
 LEAST_BYTES, MOST_BYTES = 48 << 10, 32 << 30
 """Memory that holds anything, and what a store can number (suffix_store.py)."""
 

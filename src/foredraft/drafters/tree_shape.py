@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from foredraft.errors import ConfigError
 
-__all__ = ["TreeShape", "shape_of"]
+__all__ = ["MOST_NODES", "TreeShape", "shape_of"]
 
 MOST_DEPTH, MOST_WIDTH, MOST_NODES = 32, 64, 512
 

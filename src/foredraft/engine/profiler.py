@@ -21,7 +21,7 @@ from foredraft.errors import ConfigError
 from foredraft.target.decoder import Decoder
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
-from foredraft.target.load_cache import note_path, read_note, write_note
+from foredraft.target.load_cache import note_path, read_object, write_note
 from foredraft.target.machine import device_name
 
 __all__ = [
@@ -60,10 +60,7 @@ def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECOND
     points: list[PassPoint] = []
     deadline = time.perf_counter() + seconds
     for batch in BATCHES:
-        cache = KVCache(decoder.cache_shape, batch, decoder.cache_dtype, decoder.device)
-        cache.reserve(max(contexts) + max(ROWS))
-        for plane in cache.planes:  # memory that was never written reads unrealistically fast
-            plane.zero_()
+        cache = _scratch(decoder, batch, max(contexts) + max(ROWS))
         for context in contexts:
             flats = [_flat(rows, context, batch, decoder) for rows in ROWS if rows >= batch]
             points += [
@@ -82,10 +79,7 @@ def still_holds(table: MeasuredPasses, decoder: Decoder, *, max_length: int) -> 
     could not teach otherwise.
     """
     context = min(CONTEXTS[0], max_length // 2)
-    cache = KVCache(decoder.cache_shape, 1, decoder.cache_dtype, decoder.device)
-    cache.reserve(context + max(CHECKED_ROWS))
-    for plane in cache.planes:
-        plane.zero_()
+    cache = _scratch(decoder, 1, context + max(CHECKED_ROWS))
     flats = [_flat(rows, context, 1, decoder) for rows in CHECKED_ROWS]
     if _timed(decoder, flats[0], cache) > CHECK_MS:
         return True
@@ -162,11 +156,19 @@ def save_profile(path: Path, points: Iterable[PassPoint], machine: str) -> None:
 
 def load_profile(path: Path) -> MeasuredPasses | None:
     """A profile measured earlier, None if there is none or it can't be read."""
-    content = read_note(path)
+    content = read_object(path)
     try:
         return MeasuredPasses.from_cells(content["cells"])
     except (ValueError, KeyError, TypeError, ConfigError):
         return None
+
+
+def _scratch(decoder: Decoder, slots: int, length: int) -> KVCache:
+    cache = KVCache(decoder.cache_shape, slots, decoder.cache_dtype, decoder.device)
+    cache.reserve(length)
+    for plane in cache.planes:  # memory that was never written reads unrealistically fast
+        plane.zero_()
+    return cache
 
 
 def _flat(rows: int, context: int, batch: int, decoder: Decoder) -> FlatPass:

@@ -31,8 +31,6 @@ def page_routes(service: Service) -> APIRouter:
     """None of these needs a key, and none of them shows any text of a request."""
     router = APIRouter()
 
-    @router.head("/health", include_in_schema=False)
-    @router.head("/ping", include_in_schema=False)
     @router.get("/health", responses=HEALTH)
     @router.get("/ping", responses=HEALTH)
     async def health() -> Response:

@@ -87,6 +87,11 @@ class EngineWorker:
         """Sequences that are decoded or wait."""
         return self._open
 
+    @property
+    def _room(self) -> int:
+        """Sequences that may run or wait."""
+        return self.llm.target.cache.slots + self.max_queue
+
     def start(self) -> None:
         self._thread.start()
 
@@ -103,7 +108,7 @@ class EngineWorker:
 
     def check_choices(self, count: int) -> None:
         """Raises ApiError (400) for a request of more sequences than may ever run or wait."""
-        room = self.llm.target.cache.slots + self.max_queue
+        room = self._room
         if count > room:
             raise bad_request(
                 f"The request needs {count} sequences, but {room} is all that may run or wait here; "
@@ -112,13 +117,13 @@ class EngineWorker:
 
     def check_room(self) -> None:
         """Raises ApiError (429) if not even one sequence more may wait."""
-        room = self.llm.target.cache.slots + self.max_queue
+        room = self._room
         if self._open >= room:
             raise _full(self._open, room)
 
     def submit(self, ticket: Ticket) -> None:
         """Queue a ticket. Raises ApiError: 503 when shutting down, 429 when the queue is full, 400 if it never fits."""
-        room = self.llm.target.cache.slots + self.max_queue
+        room = self._room
         with self._wake:
             if self.state is not State.READY:
                 raise ApiError(503, "The server is shutting down; send this to another one.", retry_after=RETRY_SECONDS)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foredraft.target.llama_shape import FAMILIES
-from foredraft.target.load_cache import note_path, read_note, write_note
+from foredraft.target.load_cache import note_path, read_object, write_note
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -20,7 +20,7 @@ __all__ = ["recall_config", "remember_config"]
 
 def recall_config(folder: Path) -> PreTrainedConfig | None:
     """The folder's configuration with all its values, but of transformers' base class; None if it isn't known."""
-    values = read_note(_note(folder))
+    values = read_object(_note(folder))
     if not values:
         return None
     from transformers.configuration_utils import PreTrainedConfig

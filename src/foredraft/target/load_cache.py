@@ -28,7 +28,7 @@ __all__ = [
     "fresh_folder",
     "note_path",
     "read_manifest",
-    "read_note",
+    "read_object",
     "seal_folder",
     "write_note",
 ]
@@ -54,7 +54,7 @@ def content_digest(path: Path) -> str:
     status = path.stat()
     stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     note = note_path("digests", str(path.resolve()))
-    known = read_note(note)
+    known = read_object(note)
     if known.get("stamp") == stamp and isinstance(known.get("digest"), str):
         return str(known["digest"])
     digest = file_digest(path)
@@ -67,8 +67,8 @@ def note_path(kind: str, key: str) -> Path:
     return cache_root() / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
-def read_note(path: Path) -> dict[str, Any]:
-    """A note's content, {} if there is none that can be read."""
+def read_object(path: Path) -> dict[str, Any]:
+    """A file's JSON object, {} if there is none that can be read."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -117,7 +117,7 @@ def seal_folder(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of an intact folder; None when the folder is missing, unfinished or damaged."""
-    manifest = read_note(folder / MANIFEST)
+    manifest = read_object(folder / MANIFEST)
     files = manifest.get("files")
     if not isinstance(files, dict) or not files:
         return None

@@ -7,13 +7,15 @@ import mmap
 import os
 import platform
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-__all__ = ["device_name", "free_memory", "hand_back"]
+__all__ = ["device_name", "free_memory", "hand_back", "processor_name"]
 
 MEMORY = Path("/proc/meminfo")
 PROCESSOR = Path("/proc/cpuinfo")
@@ -23,7 +25,11 @@ def device_name(device: torch.device) -> str:
     """Which GPU, or which processor with its kind of device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type}: {_field(PROCESSOR, 'model name') or platform.processor() or platform.machine()}"
+    return f"{device.type}: {processor_name()}"
+
+
+def processor_name() -> str:
+    return _field(PROCESSOR, "model name") or platform.processor() or platform.machine()
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -49,9 +55,15 @@ def hand_back(tensor: Tensor) -> None:
     first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     length = tensor.data_ptr() + tensor.nbytes - first
     if length >= mmap.PAGESIZE:
-        advise = ctypes.CDLL(None).madvise
         whole = length // mmap.PAGESIZE * mmap.PAGESIZE
-        advise(ctypes.c_void_p(first), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)  # a refusal only costs memory
+        _advise()(ctypes.c_void_p(first), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)  # a refusal only costs memory
+
+
+@cache
+def _advise() -> Callable[..., int]:
+    """Looked up once: a slot hands back every head of every layer by itself."""
+    advise: Callable[..., int] = ctypes.CDLL(None).madvise
+    return advise
 
 
 def _field(file: Path, name: str) -> str | None:

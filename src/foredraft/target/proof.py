@@ -21,7 +21,7 @@ from torch import Tensor
 from foredraft.target.decoder import Decoder
 from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
-from foredraft.target.load_cache import note_path, read_note, write_note
+from foredraft.target.load_cache import note_path, read_object, write_note
 from foredraft.target.machine import device_name
 from foredraft.target.quantization import WeightFormat
 
@@ -120,7 +120,7 @@ def check_rows(decoder: Decoder) -> RowCheck:
 def recall(fingerprint: str, weight_format: WeightFormat, device: torch.device) -> Verdict | None:
     """The verdict of an earlier start on this checkpoint, format, device and versions."""
     try:
-        return Verdict(**read_note(_note(fingerprint, weight_format, device)))
+        return Verdict(**read_object(_note(fingerprint, weight_format, device)))
     except TypeError:
         return None
 
