@@ -95,6 +95,22 @@ def test_a_pass_that_was_disturbed_hardly_counts() -> None:
     assert costs(1, 0, 1) < 1.25 * 11
 
 
+def test_drafts_that_only_looked_slow_for_a_while_are_made_again() -> None:
+    """Passes with drafts took thrice their time while another program ran. Drafts are worth it, but none is made."""
+    costs = PassCosts(machine(10, 0.5).table)
+    controller = AutoController(costs, host_ms=0.1)
+    for _ in range(40):
+        costs.observe(9, 0, 1, 3 * machine(10, 0.5)(9, 0, 1))
+    batch, tree = sequences(1), chains(1, 8, 0.2)
+    assert controller.select(batch, tree, NOTHING_ELSE).width == 0
+    for _ in range(2000):
+        kept = controller.select(batch, tree, NOTHING_ELSE)
+        report(controller, kept, [0], machine(10, 0.5), noise=1.0)
+        if kept.width:
+            break
+    assert kept.width > 0
+
+
 def test_likelier_rows_get_more_nodes() -> None:
     tree = TokenTree.from_nodes(
         [([1, 2, 3, 4], [-1, 0, 1, 2])] * 2, [[0.95, 0.9, 0.85, 0.8], [0.1, 0.01, 0.001, 0.0001]]

@@ -47,6 +47,8 @@ CHECK_MS = 100.0
 DRIFT = 1.4
 
 FOLLOW = 0.1
+FADE = 0.002
+"""Without passes with drafts, the belief about them halves in 350 steps, and it takes ten to form it again."""
 OUTLIER = 3.0
 
 
@@ -98,7 +100,8 @@ class PassCosts:
     What drafts add to a pass must be right, not only the whole. So there are two corrections, for passes of one row a
     sequence and for those with as many drafts as usual, and a mixture of both between them; each step moves them a
     little. A step that took several times what was expected (the machine was busy with something else) counts no more
-    than a slow one.
+    than a slow one. And while nothing is drafted, what was learnt of passes with drafts fades: had they only looked
+    slow, none would be made any more, and no step could teach otherwise.
     """
 
     table: MeasuredPasses
@@ -122,6 +125,8 @@ class PassCosts:
         share = min(1.0, (rows - batch) / self.usual)
         self.plain += (1 - share) * change
         self.drafted += share * change
+        if rows == batch:
+            self.drafted += FADE * (self.plain - self.drafted)
 
     def _tabled(self, rows: int, cached: int, batch: int) -> float:
         """The table's value, looked up once for each stretch of 128 cached tokens."""
