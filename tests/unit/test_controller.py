@@ -111,6 +111,32 @@ def test_drafts_that_only_looked_slow_for_a_while_are_made_again() -> None:
     assert kept.width > 0
 
 
+def test_a_plain_pass_is_measured_where_all_steps_have_drafts() -> None:
+    """By the table drafts pay, but plain passes are faster than it says."""
+    table, real = machine(10, 1.0), machine(10, 1.0)
+    real.plain = 0.75
+    controller = AutoController(table, host_ms=0.1)
+    batch, tree, reasons = sequences(1), chains(1, 8, 0.25), []
+    for _ in range(600):
+        kept = controller.select(batch, tree, NOTHING_ELSE)
+        assert controller.decision is not None
+        reasons.append(controller.decision.reason)
+        report(controller, kept, [0], real, noise=1.0)
+    assert reasons[:64] == [Reason.PAYS] * 64
+    assert Reason.MEASURES in reasons
+    assert reasons[-100:].count(Reason.PAYS) == 0
+
+
+def test_passes_with_one_draft_and_with_many_leave_the_plain_pass_alone() -> None:
+    """The table is right about one draft and wrong about eight: no plain pass was seen to be slow."""
+    costs, real = machine(10, 1.0), machine(10, 1.0)
+    for turn in range(400):
+        nodes = (1, 8)[turn % 2]
+        costs.observe(1 + nodes, 0, 1, real(1 + nodes, 0, 1) * (1.0 if nodes == 1 else 0.85))
+    assert costs(1, 0, 1) == pytest.approx(real(1, 0, 1))
+    assert 0.85 < costs.drafted < 1.0
+
+
 def test_likelier_rows_get_more_nodes() -> None:
     tree = TokenTree.from_nodes(
         [([1, 2, 3, 4], [-1, 0, 1, 2])] * 2, [[0.95, 0.9, 0.85, 0.8], [0.1, 0.01, 0.001, 0.0001]]
@@ -224,7 +250,8 @@ def test_each_decision_has_its_reason_and_numbers() -> None:
     nothing, none = TokenTree.empty(2), [0, 0]
     assert decided(AutoController(machine(10, 0.1)), nothing, [4, 4]).reason is Reason.NOTHING_DRAFTED
     assert decided(AutoController(machine(10, 0.1)), nothing, none).reason is Reason.NOT_WANTED
-    dear = AutoController(machine(10, 0.1), drafting=DraftingTime({1: 1000.0}), _explored_ms=1.0)
+    dear = AutoController(machine(10, 0.1), drafting=DraftingTime({1: 1000.0}))
+    dear._exploring.explored_ms = 1.0
     assert decided(dear, nothing, [4, 4]).reason is Reason.DRAFTING_TOO_DEAR
 
 

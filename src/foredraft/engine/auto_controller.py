@@ -18,6 +18,7 @@ from foredraft.engine.asking import Asking
 from foredraft.engine.controller import Load
 from foredraft.engine.decision import Decision, Reason
 from foredraft.engine.drafting_time import DraftingTime
+from foredraft.engine.exploring import Exploring
 from foredraft.engine.profiler import PassCosts
 from foredraft.engine.selection import GOODPUT, Objective, Selection, best_nodes, likeliest
 from foredraft.tree import TokenTree
@@ -27,6 +28,9 @@ __all__ = ["AutoController"]
 
 DOUBT = 0.8
 """A drafter whose drafts come true this much less often than its scores say is tried now and then all the same."""
+
+STALE = 64
+"""Steps after which a pass without drafts, or with some, is worth a look, where the other sort is made all the time."""
 
 SMALL = 0.15
 """Share of a step that must be saved for drafts to be cut short before they are made. What they are worth is known
@@ -41,8 +45,8 @@ class AutoController:
 
     costs       milliseconds of a pass
     hysteresis  a change between plain and speculative decoding must promise this much more
-    explore     share of the time that may go to drafts which are not expected to pay, to notice when they would: half
-                of it to making them, half to verifying them
+    explore     share of the time that may go to what is not expected to pay, to notice when it would: half of it to
+                making drafts, half to verifying them, and to plain steps where drafts pay
     objective   what is maximised
     trims       whether drafts are cut short before they are made, for the time that making them takes; not if the
                 drafter sees to that itself
@@ -59,10 +63,9 @@ class AutoController:
     """Of a plain step, and what verifying drafts adds to it: more rows to pick from, a tree to walk."""
     drafting: DraftingTime = field(default_factory=DraftingTime)
     _asking: Asking = field(init=False)
+    _exploring: Exploring = field(init=False)
     _records: dict[int, Acceptance] = field(default_factory=dict)
     _prior: Acceptance = field(default_factory=Acceptance)
-    _spent_ms: float = 0.0
-    _explored_ms: float = 0.0
     _plain: bool = False
     _explores: bool = False
     _withheld: Reason | None = None
@@ -75,6 +78,7 @@ class AutoController:
 
     def __post_init__(self) -> None:
         self._asking = Asking(self.explore / 2)
+        self._exploring = Exploring(self.explore / 2)
 
     def budgets(self, batch: Collection[Sequence], limits: Collection[int], load: Load) -> list[int]:
         """Where drafting costs nearly nothing, everything for the sequences that it pays for; else the depth at which
@@ -91,7 +95,7 @@ class AutoController:
             return limits
         curves = [self._record(sequence).survival(limit) for sequence, limit in zip(batch, limits, strict=True)]
         best = self._best_depth(curves, load)
-        self._explores = best == 0 and self._may_explore()
+        self._explores = best == 0 and self._exploring.affordable
         if self._explores:
             best = 1
         self._withheld = None if best else Reason.DRAFTING_TOO_DEAR
@@ -112,9 +116,16 @@ class AutoController:
         if not self._limited:
             self._breadth += 0.1 * (drafted / sum(tree.heights) - self._breadth)
         kept, count = self._choose(rows, drafted, load)
-        if count == 0 and self._doubtful(batch, tree) and self._may_explore():
-            count = self._explore(min(len(batch), drafted), load)
-            kept = likeliest(rows, count)
+        if self._exploring.affordable:
+            if count and self.costs.since_plain > STALE:
+                count = self._measure_plain(load)
+                kept = [[] for _ in rows]
+            elif not count and self.costs.since_drafted > STALE:
+                count = self._explore(min(math.ceil(self.costs.usual), drafted), load)
+                kept = likeliest(rows, count)
+            elif not count and self._doubtful(batch, tree):
+                count = self._explore(min(len(batch), drafted), load)
+                kept = likeliest(rows, count)
         self._log(load)
         return tree.subtree(kept) if count < drafted else tree
 
@@ -132,11 +143,9 @@ class AutoController:
         if tree.width:
             self._learn_acceptance(report, tree)
         self._asking.observe(self._saved_ms(report), report.draft_seconds * 1e3)
-        self._spent_ms += milliseconds
+        self._exploring.spent_ms += milliseconds
         if self._explores:
-            self._explored_ms += report.draft_seconds * 1e3
-        if self.decision is not None and self.decision.gain < 1:
-            self._explored_ms += self.decision.milliseconds - self.decision.plain_milliseconds
+            self._exploring.explored_ms += report.draft_seconds * 1e3
 
     def forget(self, sequence: Sequence) -> None:
         self._records.pop(sequence.id, None)
@@ -271,7 +280,20 @@ class AutoController:
             reason=Reason.EXPLORES,
             pass_milliseconds=self._pass_ms(batch, count, load),
         )
+        self._exploring.explored_ms += max(0.0, self.decision.milliseconds - self.decision.plain_milliseconds)
         return count
 
-    def _may_explore(self) -> bool:
-        return self._explored_ms <= self.explore / 2 * self._spent_ms
+    def _measure_plain(self, load: Load) -> int:
+        """Verify nothing although drafts are expected to pay: what they are compared with has to be known."""
+        assert self.decision is not None
+        better = self.decision
+        batch = int(better.plain_tokens)
+        self.decision = better._replace(
+            nodes=0,
+            tokens=better.plain_tokens,
+            milliseconds=better.plain_milliseconds,
+            reason=Reason.MEASURES,
+            pass_milliseconds=self._pass_ms(batch, 0, load),
+        )
+        self._exploring.explored_ms += max(0.0, better.gain - 1) * better.plain_milliseconds
+        return 0

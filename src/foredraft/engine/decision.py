@@ -13,6 +13,7 @@ class Reason(StrEnum):
 
     PAYS = "pays"
     EXPLORES = "explores"
+    MEASURES = "measures"
     DOES_NOT_PAY = "does_not_pay"
     HELD_BACK = "held_back"
     DRAFTING_TOO_DEAR = "drafting_too_dear"
@@ -28,6 +29,7 @@ class Reason(StrEnum):
 WORDS = {
     Reason.PAYS: "drafts verified",
     Reason.EXPLORES: "drafts tried out",
+    Reason.MEASURES: "drafts left out, to compare",
     Reason.DOES_NOT_PAY: "drafts not worth their rows",
     Reason.HELD_BACK: "drafts not worth a change",
     Reason.DRAFTING_TOO_DEAR: "drafting too slow",
@@ -37,6 +39,7 @@ WORDS = {
 }
 
 MEANINGS = {
+    Reason.MEASURES: "the {drafted} drafts are expected to pay, but what a step without them takes was last seen long ago",
     Reason.DOES_NOT_PAY: "no number of the {drafted} drafts would be faster",
     Reason.HELD_BACK: "some of the {drafted} drafts would be faster, but not by enough to change over",
     Reason.DRAFTING_TOO_DEAR: "drafting would take longer than it is expected to save",

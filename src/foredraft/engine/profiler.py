@@ -46,10 +46,8 @@ CHECK_MS = 100.0
 """A pass of one row that takes longer isn't repeated just to check a profile."""
 DRIFT = 1.4
 
-FOLLOW = 0.1
-FADE = 0.002
-"""Without passes with drafts, the belief about them halves in 350 steps, and it takes ten to form it again."""
-OUTLIER = 3.0
+FOLLOW, LEAP = 0.1, 0.3
+OUTLIER = 2.0
 
 
 def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECONDS) -> list[PassPoint]:
@@ -97,11 +95,11 @@ def still_holds(table: MeasuredPasses, decoder: Decoder, *, max_length: int) -> 
 class PassCosts:
     """Milliseconds of a pass: a measured table, corrected by what steps really take.
 
-    What drafts add to a pass must be right, not only the whole. So there are two corrections, for passes of one row a
-    sequence and for those with as many drafts as usual, and a mixture of both between them; each step moves them a
-    little. A step that took several times what was expected (the machine was busy with something else) counts no more
-    than a slow one. And while nothing is drafted, what was learnt of passes with drafts fades: had they only looked
-    slow, none would be made any more, and no step could teach otherwise.
+    What drafts add to a pass must be right, not only the whole. So there are two corrections, one for passes without
+    drafts, the other for those with as many as usual, and in between a mixture. Either moves a little with each pass of
+    its own sort, further if the last is long ago. (Were both moved by a pass that is in between, the one without drafts
+    would be extrapolated wherever all steps have some.) A pass that took several times what was expected, as the
+    machine was busy with something else, counts no more than a slow one.
     """
 
     table: MeasuredPasses
@@ -109,6 +107,9 @@ class PassCosts:
     drafted: float = 1.0
     usual: float = 8.0
     """Draft rows of a pass with drafts."""
+    since_plain: int = 0
+    since_drafted: int = 0
+    """Passes since the last one of that sort."""
     _known: dict[tuple[int, int, int], float] = field(default_factory=dict)
 
     def __call__(self, rows: int, cached: int, batch: int) -> float:
@@ -119,14 +120,15 @@ class PassCosts:
         """A pass of a real step took that long."""
         expected = self(rows, cached, batch)
         ratio = min(max(milliseconds / expected, 1 / OUTLIER), OUTLIER)
-        change = FOLLOW * (ratio - 1) * expected / self._tabled(rows, cached, batch)
-        if rows > batch:
-            self.usual += FOLLOW * (rows - batch - self.usual)
-        share = min(1.0, (rows - batch) / self.usual)
-        self.plain += (1 - share) * change
-        self.drafted += share * change
+        change = (ratio - 1) * expected / self._tabled(rows, cached, batch)
         if rows == batch:
-            self.drafted += FADE * (self.plain - self.drafted)
+            self.plain += min(LEAP, FOLLOW * (1 + self.since_plain)) * change
+            self.since_plain, self.since_drafted = 0, self.since_drafted + 1
+        else:
+            self.usual += FOLLOW * (rows - batch - self.usual)
+            share = min(1.0, (rows - batch) / self.usual)
+            self.drafted += min(LEAP, FOLLOW * (1 + self.since_drafted)) * share * change
+            self.since_plain, self.since_drafted = self.since_plain + 1, 0
 
     def _tabled(self, rows: int, cached: int, batch: int) -> float:
         """The table's value, looked up once for each stretch of 128 cached tokens."""
