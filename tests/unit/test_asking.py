@@ -78,3 +78,30 @@ def test_new_sequences_start_from_what_is_usual() -> None:
         asked += len(chosen)
         asking.observe({99: 0.0}, 0.5 * len(chosen))
     assert asked <= 4  # once, and then as seldom as what never pays
+
+
+def test_many_requests_find_out_at_once_that_nothing_pays_any_more() -> None:
+    """Alone, drafts saved 5 ms of a request's time for 0.1; then sixteen come at a time, and save nothing."""
+    asking = Asking(share=0.005)
+    for _ in range(300):
+        asking.choose([0], token_ms=8.0)
+        asking.observe({0: 5.0}, draft_ms=0.1)
+    crowd = list(range(1, 17))
+    asked = 0
+    for _ in range(64):
+        chosen = asking.choose(crowd, token_ms=2.5)
+        asked += len(chosen)
+        asking.observe(dict.fromkeys(crowd, 0.0), draft_ms=0.1 * len(chosen))
+    assert asked < 0.4 * 64 * len(crowd)
+
+
+def test_a_request_that_gains_is_asked_among_others_that_do_not() -> None:
+    asking = Asking(share=0.005)
+    asked = 0
+    for _ in range(200):
+        chosen = asking.choose(list(range(16)), token_ms=2.5)
+        asked += 3 in chosen
+        saved = dict.fromkeys(range(16), 0.0)
+        saved[3] = 2.0 if 3 in chosen else 0.0
+        asking.observe(saved, draft_ms=0.1 * len(chosen))
+    assert asked > 180

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LowEstimate", "Rate", "RunningMean", "Slope"]
+__all__ = ["LowEstimate", "OwnMean", "Rate", "RunningMean", "Slope"]
 
 LATEST = 0.02
 FALLS, RISES = 0.3, 0.02
@@ -21,6 +21,29 @@ class RunningMean:
     def add(self, value: float) -> None:
         self.count += 1
         self.value += max(self.weight, 1 / self.count) * (value - self.value)
+
+
+@dataclass
+class OwnMean:
+    """One request's, where little is known of it: until its first gain it is the usual one of the moment, less for each
+    try without a gain. (Were it the usual one of the request's beginning, a request that begins at a low load would
+    take long to notice that nothing pays any more at a high one, which all requests together find out at once.)
+    """
+
+    weight: float
+    """Of the newest value."""
+    vain: int = 0
+    value: float | None = None
+
+    def given(self, usual: float) -> float:
+        return usual * (1 - self.weight) ** self.vain if self.value is None else self.value
+
+    def add(self, value: float, usual: float) -> None:
+        if self.value is None and value <= 0:
+            self.vain += 1
+        else:
+            before = self.given(usual)
+            self.value = before + self.weight * (value - before)
 
 
 @dataclass

@@ -9,11 +9,12 @@ a set share of the time.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence as Collection
 from functools import cached_property
 from typing import NamedTuple
 
-from foredraft.drafters.averages import LowEstimate, Rate, RunningMean
+from foredraft.drafters.averages import LowEstimate, OwnMean, Rate, RunningMean
 from foredraft.drafters.base import Drafter, Features, Wants
 from foredraft.drafters.hit_rates import HitRates
 from foredraft.drafters.proposals import Draft, Proposals, drafts_of
@@ -37,8 +38,8 @@ PAID_BACK = 32
 FIRST_GAIN, FIRST_DRAFTS = 0.6, 8
 """Accepted tokens of a draft before anything is known, and how many drafts that is worth."""
 HOPE, OWN = 1.3, 0.08
-"""A sequence's own gain starts as so many times what all of them gained, since where drafts just don't pay on the
-whole, they do in some texts; its newest draft has this weight."""
+"""Until a sequence's first gain, it is taken to be so many times what all of them gained, since where drafts just don't
+pay on the whole, they do in some texts; its newest draft has this weight."""
 
 
 class Worth(NamedTuple):
@@ -57,7 +58,7 @@ class Member:
         self.rests = False
         self._gains = {greedy: RunningMean(FIRST_GAIN, FIRST_DRAFTS) for greedy in (True, False)}
         """Accepted tokens of a draft, for greedy requests and for sampled ones, which are two different trades."""
-        self._own_gains: dict[int, float] = {}
+        self._own_gains: defaultdict[int, OwnMean] = defaultdict(lambda: OwnMean(OWN))
         self._verified = RunningMean()
         """Nodes that were verified in a step with a draft of a sequence's."""
         self._seconds = LowEstimate()
@@ -132,13 +133,12 @@ class Member:
         return saved - MARGIN * taken > self._reading.value * unread / PAID_BACK
 
     def _gain(self, sequence: Sequence) -> float:
-        own = self._own_gains.get(sequence.id)
-        return HOPE * self._gains[sequence.params.greedy].value if own is None else own
+        return self._own_gains[sequence.id].given(HOPE * self._gains[sequence.params.greedy].value)
 
     def _learn_gain(self, sequence: Sequence, tokens: int) -> None:
-        before = self._gain(sequence)
-        self._own_gains[sequence.id] = before + OWN * (tokens - before)
-        self._gains[sequence.params.greedy].add(tokens)
+        gains = self._gains[sequence.params.greedy]
+        self._own_gains[sequence.id].add(tokens, HOPE * gains.value)
+        gains.add(tokens)
 
     def _unread(self, sequence: Sequence) -> int:
         return len(sequence.tokens) - self._read.get(sequence.id, 0)

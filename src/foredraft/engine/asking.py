@@ -2,19 +2,20 @@
 
 Each sequence has a running average of the milliseconds that its drafts saved. While that is less than drafting takes,
 the sequence is asked only now and then: so seldom that the asking costs a set share of the time, often enough to notice
-when its text begins to repeat itself. A new sequence starts from what drafts usually save, and with some trust, since
-most first drafts fail even where drafting pays.
+when its text begins to repeat itself. Until its drafts have saved anything, what drafts usually save at the moment
+stands in, and before that is known some trust, since most first drafts fail even where drafting pays.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
-from foredraft.drafters.averages import LowEstimate
+from foredraft.drafters.averages import LowEstimate, OwnMean
 
 __all__ = ["Asking"]
 
-MEMORY = 0.9
+LATEST = 0.1
 USUAL_MEMORY = 0.98
 TRUST = 2.0
 """What drafts are taken to save before anything is known, as a multiple of what they take."""
@@ -33,7 +34,7 @@ class Asking:
     share: float
     _draft_ms: LowEstimate = field(default_factory=LowEstimate)
     _usual: float | None = None
-    _saved: dict[int, float] = field(default_factory=dict)
+    _saved: defaultdict[int, OwnMean] = field(default_factory=lambda: defaultdict(lambda: OwnMean(LATEST)))
     _waited: dict[int, int] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
 
@@ -53,10 +54,9 @@ class Asking:
         if self._asked:
             self._draft_ms.add(draft_ms / len(self._asked))
         for sequence_id in self._asked & saved_ms.keys():
-            now, usual = saved_ms[sequence_id], self._usual_ms()
-            before = self._saved.get(sequence_id, self._first_ms())
-            self._saved[sequence_id] = MEMORY * before + (1 - MEMORY) * now
-            self._usual = USUAL_MEMORY * usual + (1 - USUAL_MEMORY) * now
+            now = saved_ms[sequence_id]
+            self._saved[sequence_id].add(now, self._first_ms())
+            self._usual = USUAL_MEMORY * self._usual_ms() + (1 - USUAL_MEMORY) * now
 
     def forget(self, sequence_id: int) -> None:
         self._saved.pop(sequence_id, None)
@@ -64,7 +64,7 @@ class Asking:
 
     def _is_due(self, sequence_id: int, pause: float) -> bool:
         waited = self._waited.get(sequence_id, 0) + 1
-        pays = self._saved.get(sequence_id, self._first_ms()) >= self.draft_ms
+        pays = self._saved[sequence_id].given(self._first_ms()) >= self.draft_ms
         due = pays or waited >= pause
         self._waited[sequence_id] = 0 if due else waited
         return due
