@@ -39,7 +39,7 @@ WORDS = {
 }
 
 MEANINGS = {
-    Reason.MEASURES: "the {drafted} drafts are expected to pay, but what a step without them takes was last seen long ago",
+    Reason.MEASURES: "drafts are expected to pay, but a step without them was last timed long ago",
     Reason.DOES_NOT_PAY: "no number of the {drafted} drafts would be faster",
     Reason.HELD_BACK: "some of the {drafted} drafts would be faster, but not by enough to change over",
     Reason.DRAFTING_TOO_DEAR: "drafting would take longer than it is expected to save",
