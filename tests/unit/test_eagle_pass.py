@@ -9,7 +9,6 @@ import torch
 
 from foredraft.drafters.eagle_pass import Group, KernelPass, TorchPass, described
 from foredraft.heads.eagle import EagleHead, EagleShape
-from foredraft.target.kernels.builder import SPLIT_BF16
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.embeddings import Embeddings
 from foredraft.target.kernels.pairs import CompiledPairs, fits
@@ -45,7 +44,7 @@ def passes(head: EagleHead, weight_format: WeightFormat) -> tuple[TorchPass, Ker
     layer = described(head)
     assert layer is not None
     assert fits(layer)
-    cache_dtype = torch.float32 if weight_format == "float32" or SPLIT_BF16 else torch.bfloat16
+    cache_dtype = torch.float32 if weight_format == "float32" else torch.bfloat16
     table = Embeddings(torch.randn(VOCAB, H, generator=torch.Generator().manual_seed(2)), weight_format)
     kernels = CompiledPairs(layer, table, weight_format, cache_dtype, Crew(2))
     return TorchPass(head, torch.float32, table.rows, target_head), KernelPass(kernels, head, target_head)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from numba import carray, float32, njit
 
 from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.builder import SPLIT_BF16
 from foredraft.target.kernels.lanes import exponentials, highest, narrow_exponentials
 from foredraft.target.kernels.layout import BFLOAT16, KEY_BLOCK
 from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, MATRIX_ROWS, multiply_matrix_block
@@ -43,7 +44,8 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
     heads, head_dim = plan[at.HEADS], plan[at.HEAD_DIM]
     group = heads // plan[at.KV_HEADS]
     narrow = plan[at.CACHE_FORMAT] == BFLOAT16
-    entry_bytes = head_dim * (2 if narrow else 4)
+    paired = narrow and not SPLIT_BF16  # queries and weights, too, are pairs of bfloat16
+    entry_bytes, query_bytes = head_dim * (2 if narrow else 4), head_dim * (2 if paired else 4)
     words, total = entry_bytes // 4, rows * group
     straight = carray(longs_at(plan[at.STRAIGHT] + 8 * first), (rows,))
     length = carray(longs_at(plan[at.LENGTH] + 8 * first), (rows,))
@@ -54,8 +56,8 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
     origin = max(earliest - window, 0) // KEY_BLOCK * KEY_BLOCK if window else 0
     span = (longest - origin + KEY_BLOCK - 1) // KEY_BLOCK * KEY_BLOCK
 
-    packed = scratch  # [total, words]
-    sums = packed + total * words * 4  # [total, D] float32
+    packed = scratch  # [total, query_bytes]
+    sums = packed + total * query_bytes  # [total, D] float32
     factors = sums + total * head_dim * 4  # [total]
     turned = factors + total * 4  # [words, 64]: the block's keys, later its values, in the form that the tiles read
     gathered = turned + KEY_BLOCK * head_dim * 4  # [64, D]
@@ -63,7 +65,7 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
     scores = product + MATRIX_ROWS * head_dim * 4  # [total, span], later weights
     by_matrix = narrow and HAS_MATRIX_UNIT and head_dim % KEY_BLOCK == 0
     for row in range(rows):
-        copy_row(queries + row * heads * entry_bytes, group * words, packed + row * group * words * 4)
+        copy_row(queries + row * heads * query_bytes, group * query_bytes // 4, packed + row * group * query_bytes)
 
     for start in range(origin, longest, KEY_BLOCK):
         column = scores + 4 * (start - origin)
@@ -78,22 +80,22 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
             if count > 0:
                 turn_keys(source, count, words, turned)
                 query, queries_here = row * group, (end - row) * group
-                source, out = packed + query * words * 4, column + 4 * query * span
+                source, out = packed + query * query_bytes, column + 4 * query * span
                 if by_matrix:
                     score_by_matrix(source, queries_here, words, turned, out, span)
                 else:
-                    score(narrow, source, queries_here, words, turned, out, span)
+                    score(narrow, source, query_bytes, queries_here, words, turned, out, span)
             row = end
 
     clear(sums, total * head_dim)
     for row in range(rows):
         low = max(length[row] - window, 0) - origin if window else 0
         for query in range(row * group, (row + 1) * group):
-            weights = weigh_scores(narrow, scores + 4 * query * span, span, low, length[row] - origin, scale)
+            weights = weigh_scores(paired, scores + 4 * query * span, span, low, length[row] - origin, scale)
             carray(floats_at(factors), (total,))[query] = float32(1.0) / weights
 
     for start in range(origin, longest, KEY_BLOCK):
-        column = scores + (2 if narrow else 4) * (start - origin)
+        column = scores + (2 if paired else 4) * (start - origin)
         row = 0
         while row < rows:
             end, count = run_of(straight, length, row, rows, start)
@@ -164,14 +166,14 @@ def turn_keys(source, count, words, target):
 
 
 @njit
-def score(narrow, queries, count, words, columns, target, span):
+def score(narrow, queries, query_bytes, count, words, columns, target, span):
     for query in range(0, count, TILE_QUERIES):
         tile = min(TILE_QUERIES, count - query)
-        source, out = queries + query * words * 4, target + 4 * query * span
+        source, out = queries + query * query_bytes, target + 4 * query * span
         if narrow:
-            score_bf16(tile, 4, source, words * 4, columns, KEY_BLOCK * 4, out, 4 * span, words)
+            score_bf16(tile, 4, source, query_bytes, columns, KEY_BLOCK * 4, out, 4 * span, words)
         else:
-            score_f32(tile, 4, source, words * 4, columns, KEY_BLOCK * 4, out, 4 * span, words)
+            score_f32(tile, 4, source, query_bytes, columns, KEY_BLOCK * 4, out, 4 * span, words)
 
 
 @njit
@@ -183,15 +185,15 @@ def score_by_matrix(queries, count, words, columns, target, span):
 
 
 @njit
-def weigh_scores(narrow, scores, span, low, high, scale):
-    """Scores to unnormalised weights in place, 0 outside [low, high), as bfloat16 if `narrow`; returns their sum."""
+def weigh_scores(paired, scores, span, low, high, scale):
+    """Scores to unnormalised weights in place, 0 outside [low, high), as bfloat16 if `paired`; returns their sum."""
     x = carray(floats_at(scores), (span,))
     for i in range(max(low, 0)):
         x[i] = NEVER
     for i in range(high, span):
         x[i] = NEVER
     top = highest(scores, span // 16)
-    if narrow:
+    if paired:
         return narrow_exponentials(scores, span // 16, top, scale)
     return exponentials(scores, span // 16, top, scale)
 

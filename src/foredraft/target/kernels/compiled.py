@@ -18,7 +18,7 @@ from foredraft.target.decoder import Hidden
 from foredraft.target.flat_pass import FlatPass
 from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.buffers import PassShape, WorkBuffers
-from foredraft.target.kernels.builder import SPLIT_BF16, serves_processor
+from foredraft.target.kernels.builder import serves_processor
 from foredraft.target.kernels.call import run_stages
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.decode import PROJECT_STAGES, VERSION, decode_stages, multiply_stages
@@ -65,7 +65,7 @@ class CompiledWay:
         self.weight_format = weight_format
         self.device = torch.device("cpu")
         self.own_threads = True
-        self.cache_dtype = torch.float32 if weight_format == "float32" or SPLIT_BF16 else torch.bfloat16
+        self.cache_dtype = torch.float32 if weight_format == "float32" else torch.bfloat16
         self._crew: Crew = lender._crew if lender else Crew(threads or torch.get_num_threads())
         self._weights = Weights(weight_format, _weight_bytes(shape, weight_format))
         self.weight_bytes = self._weights.nbytes
