@@ -21,9 +21,13 @@ def locate(
     weights: bool = True,
 ) -> Path:
     """The folder or .gguf file that `model` names; without `weights`, one with at least the tokenizer."""
+    path = _existing(model)
+    if revision is not None and (path is not None or model == DEFAULT_MODEL_ALIAS):
+        raise LoadError(
+            f"the revision {revision!r} is given for {model}, which doesn't come from the hub; leave it out"
+        )
     if model == DEFAULT_MODEL_ALIAS:
         return fetch_default_model(offline=offline)
-    path = _existing(model)
     if path is None:
         if not is_hub_id(model) or model.endswith(".gguf"):
             raise LoadError(
