@@ -274,6 +274,28 @@ def test_trying_drafts_is_no_promise() -> None:
     assert controller.decision.gain < 1
 
 
+def test_nothing_is_tried_beside_a_prompt() -> None:
+    """The pass's time would tell nothing of what drafts add."""
+    chain = chains(1, 4, 0.9)
+    unscored = TokenTree(chain.tokens, chain.parents)
+    controller = AutoController(machine(0, 10), explore=0.5)
+    assert controller.select(sequences(1), unscored, Load(prompt_rows=30, cached=0)).width == 0
+    assert controller.select(sequences(1), unscored, NOTHING_ELSE).width > 0
+
+
+def test_acceptance_is_learnt_beside_prompts() -> None:
+    """On a server that reads prompts all the time, nearly every step has some rows of them."""
+    controller = AutoController(machine(10, 1.0), host_ms=0.1)
+    batch, beside = sequences(1), Load(prompt_rows=30, cached=0)
+    tree = chains(1, 4, 0.9)
+    for _ in range(40):
+        kept = controller.select(batch, tree, beside)
+        nodes = int(kept.sizes.sum())
+        step = StepReport("x", 1, 31 + nodes, 30, 0, [0], [nodes], [0], verify_seconds=0.04)
+        controller.observe(step, kept)
+    assert controller.select(batch, tree, beside).width == 0
+
+
 def test_a_drafter_without_success_is_left_alone_for_a_while() -> None:
     controller = AutoController(machine(10, 4), host_ms=0.1)
     [sequence] = batch = sequences(1)

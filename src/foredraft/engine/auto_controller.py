@@ -115,47 +115,26 @@ class AutoController:
         self._levels = max(tree.heights)
         if not self._limited:
             self._breadth += 0.1 * (drafted / sum(tree.heights) - self._breadth)
-        kept, count = self._choose(rows, drafted, load)
-        if self._exploring.affordable:
-            if count and self.costs.since_plain > STALE:
-                count = self._measure_plain(load)
-                kept = [[] for _ in rows]
-            elif not count and self.costs.since_drafted > STALE:
-                count = self._explore(min(math.ceil(self.costs.usual), drafted), load)
-                kept = likeliest(rows, count)
-            elif not count and self._doubtful(batch, tree):
-                count = self._explore(min(len(batch), drafted), load)
-                kept = likeliest(rows, count)
+        kept = self._choose(rows, drafted, load)
+        if not load.prompt_rows and self._exploring.affordable:  # a pass that reads prompts would teach nothing
+            kept = self._explore(kept, rows, self._doubtful(batch, tree), load)
         self._log(load)
-        return tree.subtree(kept) if count < drafted else tree
+        return tree.subtree(kept) if sum(map(len, kept)) < drafted else tree
 
     def observe(self, report: StepReport, tree: TokenTree) -> None:
         """Learn acceptance per request, pass times and overheads."""
-        if not report.batch or report.prompt_rows:
-            return
-        milliseconds = report.verify_seconds * 1e3
-        self.costs.observe(report.rows, report.cached_tokens, report.batch, milliseconds)
-        host = min(report.host_seconds * 1e3, 10 * self.host_ms)
-        if any(report.drafted):
-            self.drafts_host_ms += 0.05 * (max(0.0, host - self.host_ms) - self.drafts_host_ms)
-        else:
-            self.host_ms += 0.05 * (host - self.host_ms)
+        if report.batch and not report.prompt_rows:
+            self._learn_times(report)
+            self._asking.observe(self._saved_ms(report), report.draft_seconds * 1e3)
         if tree.width:
             self._learn_acceptance(report, tree)
-        self._asking.observe(self._saved_ms(report), report.draft_seconds * 1e3)
-        self._exploring.spent_ms += milliseconds
-        if self._explores:
-            self._exploring.explored_ms += report.draft_seconds * 1e3
 
     def forget(self, sequence: Sequence) -> None:
         self._records.pop(sequence.id, None)
         self._asking.forget(sequence.id)
 
     def _learn_acceptance(self, report: StepReport, tree: TokenTree) -> None:
-        """Which drafts came true, and what making them took."""
-        drafted = [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]
-        if self.trims and self._levels and all(sequence_id in self._records for sequence_id in drafted):
-            self.drafting.observe(self._levels, report.draft_seconds * 1e3)  # a first draft reads a whole prompt
+        """Which drafts came true."""
         promised = tree.scores.sum(dim=1).tolist() if tree.scores is not None else [None] * report.batch
         for sequence_id, depth, accepted, promise in zip(
             report.sequence_ids, tree.heights, report.accepted, promised, strict=True
@@ -163,6 +142,23 @@ class AutoController:
             if depth:
                 self._records.setdefault(sequence_id, self._fresh()).observe(depth, accepted, promise)
                 self._prior.observe(depth, accepted, promise)
+
+    def _learn_times(self, report: StepReport) -> None:
+        """Of the pass, of drafting, and of the host's work."""
+        milliseconds, drafting_ms = report.verify_seconds * 1e3, report.draft_seconds * 1e3
+        self.costs.observe(report.rows, report.cached_tokens, report.batch, milliseconds)
+        host = min(report.host_seconds * 1e3, 10 * self.host_ms)
+        if any(report.drafted):
+            self.drafts_host_ms += 0.05 * (max(0.0, host - self.host_ms) - self.drafts_host_ms)
+        else:
+            self.host_ms += 0.05 * (host - self.host_ms)
+        drafted = [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]
+        first = any(sequence_id not in self._records for sequence_id in drafted)  # it reads a whole prompt
+        if self.trims and self._levels and drafted and not first:
+            self.drafting.observe(self._levels, drafting_ms)
+        self._exploring.spent_ms += milliseconds
+        if self._explores:
+            self._exploring.explored_ms += drafting_ms
 
     def _saved_ms(self, report: StepReport) -> dict[int, float]:
         """The time of the tokens that were accepted, less what the drafts added to the step."""
@@ -195,10 +191,8 @@ class AutoController:
             rows.append([curve[depth - 1] for depth in levels])
         return rows
 
-    def _choose(self, rows: list[list[float]], drafted: int, load: Load) -> tuple[list[list[int]], int]:
-        """The nodes to verify, by sequence and in all: what the objective prefers, none unless that beats decoding
-        plainly.
-        """
+    def _choose(self, rows: list[list[float]], drafted: int, load: Load) -> list[list[int]]:
+        """The nodes to verify by sequence: what the objective prefers, none unless that beats decoding plainly."""
         batch = len(rows)
 
         step_ms = self._step_times(batch, load)
@@ -221,7 +215,7 @@ class AutoController:
             drafted,
             self._pass_ms(batch, chosen.nodes, load),
         )
-        return chosen.kept, chosen.nodes
+        return chosen.kept
 
     def _decide_plain(self, batch: int, load: Load) -> None:
         """Nothing was drafted."""
@@ -270,30 +264,32 @@ class AutoController:
         """Whether trying drafts could teach anything: they have no scores, or their scores are no longer believed."""
         return tree.scores is None or any(self._record(sequence).trust < DOUBT for sequence in batch)
 
-    def _explore(self, count: int, load: Load) -> int:
-        """Verify a few drafts although they aren't expected to pay; the decision shows what that costs."""
+    def _explore(self, kept: list[list[int]], rows: list[list[float]], doubtful: bool, load: Load) -> list[list[int]]:
+        """Instead of the nodes `kept`, those that teach something, where that is due: none, to see what a plain step
+        takes, or a few that aren't expected to pay.
+        """
         assert self.decision is not None
-        batch = int(self.decision.plain_tokens)
-        self.decision = self.decision._replace(
-            nodes=count,
-            milliseconds=self._step_times(batch, load)(count),
-            reason=Reason.EXPLORES,
-            pass_milliseconds=self._pass_ms(batch, count, load),
-        )
-        self._exploring.explored_ms += max(0.0, self.decision.milliseconds - self.decision.plain_milliseconds)
-        return count
+        chosen, batch = self.decision, len(rows)
+        if any(kept):
+            if self.costs.since_plain > STALE:
+                self._decide_otherwise(Reason.MEASURES, 0, batch, load)
+                self._exploring.explored_ms += max(0.0, chosen.gain - 1) * chosen.plain_milliseconds
+                return [[] for _ in rows]
+            return kept
+        if not doubtful and self.costs.since_drafted <= STALE:
+            return kept
+        count = min(batch if doubtful else math.ceil(self.costs.usual), chosen.drafted)
+        self._decide_otherwise(Reason.EXPLORES, count, batch, load)
+        self._exploring.explored_ms += max(0.0, self.decision.milliseconds - chosen.milliseconds)
+        return likeliest(rows, count)
 
-    def _measure_plain(self, load: Load) -> int:
-        """Verify nothing although drafts are expected to pay: what they are compared with has to be known."""
+    def _decide_otherwise(self, reason: Reason, nodes: int, batch: int, load: Load) -> None:
+        """No more than plain decoding's tokens are promised."""
         assert self.decision is not None
-        better = self.decision
-        batch = int(better.plain_tokens)
-        self.decision = better._replace(
-            nodes=0,
-            tokens=better.plain_tokens,
-            milliseconds=better.plain_milliseconds,
-            reason=Reason.MEASURES,
-            pass_milliseconds=self._pass_ms(batch, 0, load),
+        self.decision = self.decision._replace(
+            nodes=nodes,
+            tokens=float(batch),
+            milliseconds=self._step_times(batch, load)(nodes),
+            reason=reason,
+            pass_milliseconds=self._pass_ms(batch, nodes, load),
         )
-        self._exploring.explored_ms += max(0.0, better.gain - 1) * better.plain_milliseconds
-        return 0
