@@ -9,6 +9,7 @@ from material import random_example
 from foredraft.drafters.eagle_cache import EagleCache, Level
 from foredraft.drafters.eagle_pass import TorchPass
 from foredraft.heads.eagle import EagleHead, EagleShape
+from foredraft.target.kv_cache import CacheShape, KVCache
 from foredraft.training.acceptance import chained, simulate
 from foredraft.training.chains import chain_steps, each_chain
 from foredraft.training.examples import Example
@@ -49,9 +50,9 @@ def drafted(
     head: EagleHead, example: Example, features: torch.Tensor, row: int, embedding: torch.Tensor
 ) -> list[torch.Tensor]:
     """The states of the chain that begins at `row`, by the drafter's cache, one step after the other."""
-    cache = EagleCache(
-        head, TorchPass(head, torch.float64, lambda ids: embedding[ids]), 1, torch.device("cpu"), torch.float64
-    )
+    beside = KVCache(CacheShape((1,), (2,), (2,)), 1, torch.float64, torch.device("cpu"))
+    passes = TorchPass(head, torch.float64, lambda ids: embedding[ids])
+    cache = EagleCache(head, passes, beside, torch.device("cpu"), torch.float64)
     sequence = Sequence(0, SamplingParams(), example.tokens.tolist()[: row + 2], 1, 0)
     cache.begin(sequence)
     cache.add(sequence, 0, features, 0, row + 1)

@@ -90,6 +90,19 @@ def test_a_model_that_drafts_for_itself_is_always_right(temperature: float) -> N
     assert statistics.acceptance_length > 4
 
 
+def test_no_more_is_kept_than_the_target_keeps() -> None:
+    """Of texts that are over: the room for keys and values bounds the draft model's, too."""
+    drafter = DraftModelDrafter("target:1")
+    engine = Engine(random_target(), drafter, num_speculative_tokens=3, kv_room=60)
+    cache = drafter._cache
+    for start in range(8):
+        prompt = [3 + (7 * token * token + token) % 90 for token in range(start, 24)]
+        engine.add(prompt, SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
+        while not engine.idle:
+            engine.step()
+        assert 20 < sum(len(cache.tokens(slot)) for slot in range(cache.slots)) <= 60
+
+
 def test_a_long_prompt_is_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foredraft.drafters.draft_model.MOST_ROWS", 7)
     drafter = Checked("target:1", draft_min_token_prob=0.0)

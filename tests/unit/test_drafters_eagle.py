@@ -140,6 +140,17 @@ def test_rows_of_another_sequence_that_began_alike_are_taken_over() -> None:
     assert watched.compared > told + 5
 
 
+def test_no_more_is_kept_than_the_target_keeps() -> None:
+    """Of texts that are over: the room for keys and values bounds the head's, too."""
+    drafter = drafter_of(3)
+    engine = Engine(random_target(), drafter, num_speculative_tokens=3, kv_room=60)
+    kv = drafter._cache.kv
+    for start in range(8):
+        engine.add(PROMPT[start:], PLAIN)
+        finish(engine)
+        assert 20 < sum(len(kv.tokens(slot)) for slot in range(kv.slots)) <= 60
+
+
 def test_rows_that_cannot_be_had_are_done_without() -> None:
     """The target knows the text already, and the drafter has not seen it: it drafts with what comes."""
     target = random_target()

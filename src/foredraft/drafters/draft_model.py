@@ -71,9 +71,11 @@ class DraftModelDrafter(BaseDrafter):
         self._eos_token_ids = target.eos_token_ids
         decoder = opened.decoder
         self._cache = KVCache(decoder.cache_shape, target.cache.slots, decoder.cache_dtype, decoder.device)
+        self._beside = target.cache
 
     def begin(self, sequence: Sequence) -> None:
-        claimed = self._cache.claim(sequence.tokens, sequence.params.cache_salt)
+        """Of texts that are over, no more is kept than the target's cache keeps."""
+        claimed = self._cache.claim(sequence.tokens, sequence.params.cache_salt, room=self._beside.retained)
         assert claimed is not None, "there are as many slots as in the target's cache"
         self._slots[sequence.id], self._known[sequence.id] = claimed
 
@@ -100,6 +102,8 @@ class DraftModelDrafter(BaseDrafter):
 
     def end(self, sequence: Sequence) -> None:
         self._proposals.drop(sequence)
+        self._rewind(sequence)
+        self._cache.retain(self._beside.retained)
         self._cache.release(self._slots.pop(sequence.id))
         del self._known[sequence.id]
 

@@ -117,7 +117,7 @@ class EagleDrafter(BaseDrafter):
             self._passes: EaglePass = TorchPass(opened.head, opened.dtype, embed, opened.target_head)
         else:
             self._passes = KernelPass(opened.layer, opened.head, opened.target_head)
-        self._cache = EagleCache(opened.head, self._passes, target.cache.slots, opened.device, opened.dtype)
+        self._cache = EagleCache(opened.head, self._passes, target.cache, opened.device, opened.dtype)
 
     def begin(self, sequence: Sequence) -> None:
         self._cache.begin(sequence)

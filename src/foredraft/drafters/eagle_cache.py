@@ -91,16 +91,19 @@ class _Held:
 
 
 class EagleCache:
-    """Rows of `head`, which `passes` runs, for as many sequences as there are slots."""
+    """Rows of `head`, which `passes` runs, for as many sequences as the target's cache has slots; of those that are
+    over no more are kept than it keeps tokens.
+    """
 
     def __init__(
-        self, head: EagleHead, passes: EaglePass, slots: int, device: torch.device, dtype: torch.dtype
+        self, head: EagleHead, passes: EaglePass, beside: KVCache, device: torch.device, dtype: torch.dtype
     ) -> None:
         shape = head.shape
         heads, size = [shape.kv_heads] * shape.layers, [shape.head_dim] * shape.layers
         # One more layer, whose keys are the rows' features.
         layout = CacheShape((*heads, 1), (*size, shape.hidden), (*size, 0))
-        self.kv = KVCache(layout, slots, passes.cache_dtype, device)
+        self.kv = KVCache(layout, beside.slots, passes.cache_dtype, device)
+        self._beside = beside
         self._head, self._passes, self._device, self._dtype = head, passes, device, dtype
         self._held: dict[int, _Held] = {}
 
@@ -109,7 +112,7 @@ class EagleCache:
         # The name added is nobody's, so that even the last row can be taken over.
         names = [*self._names(sequence, 0, len(sequence.tokens) - 1), NOBODYS]
         inherited = self._feature_at_parting(sequence, names)
-        claimed = self.kv.claim(names, sequence.params.cache_salt)
+        claimed = self.kv.claim(names, sequence.params.cache_salt, room=self._beside.retained)
         assert claimed is not None, "there are as many slots as in the target's cache"
         self._held[sequence.id] = _Held(sequence, *claimed, inherited)
 
@@ -120,6 +123,7 @@ class EagleCache:
             if held.pending <= FEW_WAITING:
                 self._read([held])  # what follows may begin with all of this text
         finally:
+            self.kv.retain(self._beside.retained)
             self.kv.release(held.slot)
 
     def add(self, sequence: Sequence, start: int, features: Tensor, first: int, count: int) -> None:
