@@ -148,14 +148,13 @@ class AutoController:
         milliseconds, drafting_ms = report.verify_seconds * 1e3, report.draft_seconds * 1e3
         self.costs.observe(report.rows, report.cached_tokens, report.batch, milliseconds)
         host = min(report.host_seconds * 1e3, 10 * self.host_ms)
-        if any(report.drafted):
+        if drafted := [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]:
             self.drafts_host_ms += 0.05 * (max(0.0, host - self.host_ms) - self.drafts_host_ms)
+            first = any(sequence_id not in self._records for sequence_id in drafted)  # it reads a whole prompt
+            if self.trims and self._levels and not first:
+                self.drafting.observe(self._levels, drafting_ms)
         else:
             self.host_ms += 0.05 * (host - self.host_ms)
-        drafted = [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]
-        first = any(sequence_id not in self._records for sequence_id in drafted)  # it reads a whole prompt
-        if self.trims and self._levels and drafted and not first:
-            self.drafting.observe(self._levels, drafting_ms)
         self._exploring.spent_ms += milliseconds
         if self._explores:
             self._exploring.explored_ms += drafting_ms
