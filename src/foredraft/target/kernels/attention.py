@@ -21,7 +21,7 @@ from foredraft.target.kernels.memory import floats_at, longs_at, words_at
 from foredraft.target.kernels.rows import copy_row
 from foredraft.target.kernels.tiles import pair_halves, score_bf16, score_f32, transpose_words, weigh_bf16, weigh_f32
 
-__all__ = ["attend", "scratch_bytes"]
+__all__ = ["attend", "row_formats", "scratch_bytes"]
 
 TILE_QUERIES = 6
 NEVER = float32(-3e38)
@@ -34,6 +34,16 @@ def scratch_bytes(queries: int, head_dim: int, length: int) -> int:
     return 4 * (queries * (2 * head_dim + 1) + block + (queries + MATRIX_ROWS) * span)
 
 
+@njit
+def row_formats(plan):
+    """Whether the cache is bfloat16, and whether queries and weights are, too: as pairs, where the processor multiplies
+    such; then the bytes of a head's entry in the cache, and of its query.
+    """
+    narrow = plan[at.CACHE_FORMAT] == BFLOAT16
+    paired = narrow and not SPLIT_BF16
+    return narrow, paired, plan[at.HEAD_DIM] * (2 if narrow else 4), plan[at.HEAD_DIM] * (2 if paired else 4)
+
+
 @njit(error_model="numpy")
 def attend(plan, first, rows, keys, values, queries, window, scale, target, scratch):
     """Rows `first ..` of one slot and one key head.
@@ -43,9 +53,7 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
     """
     heads, head_dim = plan[at.HEADS], plan[at.HEAD_DIM]
     group = heads // plan[at.KV_HEADS]
-    narrow = plan[at.CACHE_FORMAT] == BFLOAT16
-    paired = narrow and not SPLIT_BF16  # queries and weights, too, are pairs of bfloat16
-    entry_bytes, query_bytes = head_dim * (2 if narrow else 4), head_dim * (2 if paired else 4)
+    narrow, paired, entry_bytes, query_bytes = row_formats(plan)
     words, total = entry_bytes // 4, rows * group
     straight = carray(longs_at(plan[at.STRAIGHT] + 8 * first), (rows,))
     length = carray(longs_at(plan[at.LENGTH] + 8 * first), (rows,))

@@ -8,8 +8,7 @@ from numba import carray, float32, int64, njit, uint32
 
 from foredraft.exponential import float_of
 from foredraft.target.kernels import layout as at
-from foredraft.target.kernels.attention import attend
-from foredraft.target.kernels.builder import SPLIT_BF16
+from foredraft.target.kernels.attention import attend, row_formats
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
 from foredraft.target.kernels.memory import bytes_at, floats_at, halves_at, longs_at
 from foredraft.target.kernels.rows import convert_row, copy_row, normalise, rotate, store_row
@@ -111,9 +110,7 @@ def widen(half):
 def place_row(plan, layer, row, epsilon):
     """Norm and rotate the row's queries and keys; queries to QUERIES, key and value to the row's cache entry."""
     heads, kv_heads, head_dim, rows = plan[at.HEADS], plan[at.KV_HEADS], plan[at.HEAD_DIM], plan[at.ROWS]
-    narrow = plan[at.CACHE_FORMAT] == BFLOAT16
-    paired = narrow and not SPLIT_BF16
-    size, query_size = head_dim * (2 if narrow else 4), head_dim * (2 if paired else 4)
+    narrow, paired, entry_bytes, query_bytes = row_formats(plan)
     base = plan[at.PROJECTED] + 4 * row * (heads + 2 * kv_heads) * head_dim
     rope = plan[at.ROPE] + 4 * head_dim * carray(longs_at(plan[at.POSITIONS]), (rows,))[row]
     slot = carray(longs_at(plan[at.ROW_SLOT]), (rows,))[row]
@@ -128,10 +125,10 @@ def place_row(plan, layer, row, epsilon):
             if layer[at.ROTATES]:
                 rotate(source, rope, head_dim)
         if is_query:
-            store_row(source, head_dim, plan[at.QUERIES] + (row * heads + head) * query_size, paired)
+            store_row(source, head_dim, plan[at.QUERIES] + (row * heads + head) * query_bytes, paired)
         else:
             cache = layer[at.KEYS] if is_key else layer[at.VALUES]
-            target = cache + ((slot * kv_heads + (head - heads) % kv_heads) * plan[at.CAPACITY] + entry) * size
+            target = cache + ((slot * kv_heads + (head - heads) % kv_heads) * plan[at.CAPACITY] + entry) * entry_bytes
             store_row(source, head_dim, target, narrow)
 
 
@@ -141,11 +138,10 @@ def attend_unit(plan, layer, unit, kv_head, score_scale, scratch):
     first, rows = units[unit, 0], units[unit, 1]
     heads, kv_heads, head_dim = plan[at.HEADS], plan[at.KV_HEADS], plan[at.HEAD_DIM]
     group = heads // kv_heads
-    narrow = plan[at.CACHE_FORMAT] == BFLOAT16
-    size, query_size = head_dim * (2 if narrow else 4), head_dim * (2 if narrow and not SPLIT_BF16 else 4)
+    _, _, entry_bytes, query_bytes = row_formats(plan)
     slot = carray(longs_at(plan[at.ROW_SLOT]), (plan[at.ROWS],))[first]
-    cache = (slot * kv_heads + kv_head) * plan[at.CAPACITY] * size
-    queries = plan[at.QUERIES] + (first * heads + kv_head * group) * query_size
+    cache = (slot * kv_heads + kv_head) * plan[at.CAPACITY] * entry_bytes
+    queries = plan[at.QUERIES] + (first * heads + kv_head * group) * query_bytes
     target = plan[at.PROJECTED] + first * plan[at.PROJECTED_BYTES] + 4 * kv_head * group * head_dim
     keys, values = layer[at.KEYS] + cache, layer[at.VALUES] + cache
     attend(plan, first, rows, keys, values, queries, layer[at.WINDOW], score_scale, target, scratch)
