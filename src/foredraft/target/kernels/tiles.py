@@ -208,12 +208,13 @@ def _compute(
     for cell in cells:
         totals[cell].add_incoming(starts[cell], entry)
     sums = dict(totals)
-    for vector in range(width):
-        for half, column in enumerate(arithmetic.split(builder, _column(builder, at, vector))):
-            for row in range(rows):
-                at_half = builder.add(builder.add(row_addresses[row], place), ir.Constant(I64, 4 * half))
-                word = splat(builder, load(builder, at_half, I32), INTS)
-                sums[row, vector] = arithmetic.step(builder, sums[row, vector], word, column)
+    columns = [arithmetic.split(builder, _column(builder, at, vector)) for vector in range(width)]
+    for half in range(halves):
+        for row in range(rows):
+            at_half = builder.add(builder.add(row_addresses[row], place), ir.Constant(I64, 4 * half))
+            word = splat(builder, load(builder, at_half, I32), INTS)
+            for vector in range(width):
+                sums[row, vector] = arithmetic.step(builder, sums[row, vector], word, columns[vector][half])
     following = builder.add(index, ir.Constant(I64, 1))
     index.add_incoming(following, loop)
     at.add_incoming(builder.add(at, w_stride), loop)
