@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.blocks import pair_halves, transpose_halves, transpose_words, widen_halves
 from foredraft.target.kernels.builder import SPLIT_BF16, SPLIT_INT8
 from foredraft.target.kernels.crew import Crew
 from foredraft.target.kernels.lanes import exponentials, highest, narrow_exponentials, quantise
@@ -29,8 +30,6 @@ from foredraft.target.kernels.tiles import (
     multiply_f32,
     multiply_int8,
     multiply_listed,
-    pair_halves,
-    transpose_words,
 )
 from foredraft.target.quantization import interleave, pack, packed_bytes, quantise_activations, quantise_rows
 
@@ -51,11 +50,11 @@ def run_quantise(x: int, size: int, low: int, scale: int, total: int, listed: in
 @njit
 def run_tile(weight_format: int, rows: int, a: int, a_bytes: int, w: int, c: int, words: int) -> None:
     if weight_format == at.INT8:
-        multiply_int8(rows, 3, a, a_bytes, w, 192, c, 192, words)
+        multiply_int8(rows, a, a_bytes, w, 192, c, 192, words, w, 3)
     elif weight_format == at.BFLOAT16:
-        multiply_bf16(rows, 3, a, a_bytes, w, 192, c, 192, words)
+        multiply_bf16(rows, a, a_bytes, w, 192, c, 192, words, w, 3)
     else:
-        multiply_f32(rows, 3, a, a_bytes, w, 192, c, 192, words)
+        multiply_f32(rows, a, a_bytes, w, 192, c, 192, words, w, 3)
 
 
 @njit
@@ -67,6 +66,12 @@ def run_listed(listed: int, count: int, w: int, c: int) -> None:
 def run_moves(source: int, turned: int, halves: int, count: int, paired: int) -> None:
     transpose_words(source, 80, turned, 64)
     pair_halves(halves, count, 32, paired)
+
+
+@njit
+def run_widening(source: int, turned: int, widened: int) -> None:
+    transpose_halves(source, 80, turned, 64)
+    widen_halves(source, 16 * 40, widened)
 
 
 @njit(nogil=True)
@@ -202,6 +207,14 @@ def test_moves() -> None:
     assert np.array_equal(turned, source[:, :16].T)
     assert np.array_equal(paired.transpose(0, 2, 1).reshape(8, 32)[:7], halves)
     assert not paired[3, :, 1].any()
+
+
+def test_halves_are_widened_without_a_change() -> None:
+    numbers = torch.randn(16, 40, generator=torch.manual_seed(0)).bfloat16()
+    turned, widened = np.zeros((32, 16), np.float32), np.zeros((16, 40), np.float32)
+    run_widening(numbers.data_ptr(), address(turned), address(widened))
+    assert np.array_equal(turned, numbers[:, :32].T.float().numpy())
+    assert np.array_equal(widened, numbers.float().numpy())
 
 
 def test_gates_stand_beside_their_ups() -> None:

@@ -10,16 +10,17 @@ together; where their paths part, each gathers its own block.
 # numba and LLVM compile this file; its types are theirs, not Python's.
 from __future__ import annotations
 
-from numba import carray, float32, njit
+from numba import carray, float32, njit, uint32
 
 from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.blocks import pair_halves, transpose_halves, transpose_words, widen_halves
 from foredraft.target.kernels.builder import SPLIT_BF16
 from foredraft.target.kernels.lanes import exponentials, highest, narrow_exponentials
 from foredraft.target.kernels.layout import BFLOAT16, KEY_BLOCK
 from foredraft.target.kernels.matrix import HAS_MATRIX_UNIT, MATRIX_ROWS, multiply_matrix_block
 from foredraft.target.kernels.memory import floats_at, longs_at, words_at
 from foredraft.target.kernels.rows import copy_row
-from foredraft.target.kernels.tiles import pair_halves, score_bf16, score_f32, transpose_words, weigh_bf16, weigh_f32
+from foredraft.target.kernels.tiles import score_bf16, score_f32, weigh_bf16, weigh_f32
 
 __all__ = ["attend", "row_formats", "scratch_bytes"]
 
@@ -54,7 +55,7 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
     heads, head_dim = plan[at.HEADS], plan[at.HEAD_DIM]
     group = heads // plan[at.KV_HEADS]
     narrow, paired, entry_bytes, query_bytes = row_formats(plan)
-    words, total = entry_bytes // 4, rows * group
+    widened, words, total = narrow and not paired, query_bytes // 4, rows * group
     straight = carray(longs_at(plan[at.STRAIGHT] + 8 * first), (rows,))
     length = carray(longs_at(plan[at.LENGTH] + 8 * first), (rows,))
     tail, tail_bytes = plan[at.TAIL] + 8 * first * plan[at.TAIL_WIDTH], 8 * plan[at.TAIL_WIDTH]
@@ -67,11 +68,11 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
     packed = scratch  # [total, query_bytes]
     sums = packed + total * query_bytes  # [total, D] float32
     factors = sums + total * head_dim * 4  # [total]
-    turned = factors + total * 4  # [words, 64]: the block's keys, later its values, in the form that the tiles read
+    turned = factors + total * 4  # the block's keys [words, 64], later its values, in the form that the tiles read
     gathered = turned + KEY_BLOCK * head_dim * 4  # [64, D]
     product = gathered + KEY_BLOCK * head_dim * 4  # [16, D] float32
     scores = product + MATRIX_ROWS * head_dim * 4  # [total, span], later weights
-    by_matrix = narrow and HAS_MATRIX_UNIT and head_dim % KEY_BLOCK == 0
+    by_matrix = paired and HAS_MATRIX_UNIT and head_dim % KEY_BLOCK == 0
     for row in range(rows):
         copy_row(queries + row * heads * query_bytes, group * query_bytes // 4, packed + row * group * query_bytes)
 
@@ -86,13 +87,13 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
                 end, source = row + 1, gathered
                 gather(keys, entry_bytes, start, count, straight[row], tail + row * tail_bytes, gathered)
             if count > 0:
-                turn_keys(source, count, words, turned)
+                turn_keys(widened, source, count, entry_bytes // 4, turned)
                 query, queries_here = row * group, (end - row) * group
                 source, out = packed + query * query_bytes, column + 4 * query * span
                 if by_matrix:
                     score_by_matrix(source, queries_here, words, turned, out, span)
                 else:
-                    score(narrow, source, query_bytes, queries_here, words, turned, out, span)
+                    score(paired, source, query_bytes, queries_here, words, turned, out, span)
             row = end
 
     clear(sums, total * head_dim)
@@ -114,14 +115,14 @@ def attend(plan, first, rows, keys, values, queries, window, scale, target, scra
                 gather(values, entry_bytes, start, count, straight[row], tail + row * tail_bytes, gathered)
             if count > 0:
                 if narrow:
-                    pair_halves(source, count, head_dim, turned)
+                    turn_values(widened, source, count, head_dim, turned)
                     source = turned
                 query, queries_here = row * group, (end - row) * group
                 out, weights = sums + 4 * query * head_dim, column + 4 * query * span
                 if by_matrix:
                     weigh_by_matrix(weights, span, queries_here, source, count, out, head_dim, product)
                 else:
-                    weigh(narrow, weights, span, queries_here, source, count, out, head_dim)
+                    weigh(paired, weights, span, queries_here, source, count, out, head_dim)
             row = end
 
     for row in range(rows):
@@ -160,25 +161,43 @@ def gather(source, entry_bytes, start, count, straight, tail_at, target):
 
 
 @njit
-def turn_keys(source, count, words, target):
-    """Keys [count, words] to columns [words, 64]; columns past `count` are rubbish, and masked later."""
+def turn_keys(widened, source, count, words, target):
+    """Keys [count, words] to columns [words, 64], or [2 words, 64] when pairs of bfloat16 are widened; columns past
+    `count` are rubbish, and masked later.
+    """
     whole = words - words % 16
     for key in range(0, count, 16):
         for word in range(0, whole, 16):
-            corner = target + (word * KEY_BLOCK + key) * 4
-            transpose_words(source + (key * words + word) * 4, words * 4, corner, KEY_BLOCK * 4)
-    x, y = carray(words_at(source), (KEY_BLOCK, words)), carray(words_at(target), (words, KEY_BLOCK))
+            square, column = source + (key * words + word) * 4, target + 4 * key
+            if widened:
+                transpose_halves(square, words * 4, column + 2 * word * KEY_BLOCK * 4, KEY_BLOCK * 4)
+            else:
+                transpose_words(square, words * 4, column + word * KEY_BLOCK * 4, KEY_BLOCK * 4)
+    x, y = carray(words_at(source), (KEY_BLOCK, words)), carray(words_at(target), (2 * words, KEY_BLOCK))
     for key in range(count):
         for word in range(whole, words):
-            y[word, key] = x[key, word]
+            if widened:
+                y[2 * word, key] = x[key, word] << uint32(16)
+                y[2 * word + 1, key] = x[key, word] & uint32(0xFFFF0000)
+            else:
+                y[word, key] = x[key, word]
 
 
 @njit
-def score(narrow, queries, query_bytes, count, words, columns, target, span):
+def turn_values(widened, source, count, head_dim, target):
+    """bfloat16 values [count, D] to float32, or to words [count / 2, D] of two positions each."""
+    if widened:
+        widen_halves(source, count * head_dim, target)
+    else:
+        pair_halves(source, count, head_dim, target)
+
+
+@njit
+def score(paired, queries, query_bytes, count, words, columns, target, span):
     for query in range(0, count, TILE_QUERIES):
         tile = min(TILE_QUERIES, count - query)
         source, out = queries + query * query_bytes, target + 4 * query * span
-        if narrow:
+        if paired:
             score_bf16(tile, 4, source, query_bytes, columns, KEY_BLOCK * 4, out, 4 * span, words)
         else:
             score_f32(tile, 4, source, query_bytes, columns, KEY_BLOCK * 4, out, 4 * span, words)
@@ -214,9 +233,9 @@ def clear(target, size):
 
 
 @njit
-def weigh(narrow, weights, span, count, values, entries, target, head_dim):
-    """target[count, D] += weights[count, entries] . values[entries, D], entry after entry (pairs, if narrow)."""
-    words = (entries + 1) // 2 if narrow else entries
+def weigh(paired, weights, span, count, values, entries, target, head_dim):
+    """target[count, D] += weights[count, entries] . values[entries, D], entry after entry (pairs, if `paired`)."""
+    words = (entries + 1) // 2 if paired else entries
     for query in range(0, count, TILE_QUERIES):
         tile = min(TILE_QUERIES, count - query)
         weight, out = weights + 4 * query * span, target + 4 * query * head_dim
@@ -224,7 +243,7 @@ def weigh(narrow, weights, span, count, values, entries, target, head_dim):
         while column < head_dim:
             width = 4 if column + 64 <= head_dim else 1
             value, sums = values + 4 * column, out + 4 * column
-            if narrow:
+            if paired:
                 weigh_bf16(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words)
             else:
                 weigh_f32(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words)

@@ -24,6 +24,7 @@ __all__ = [
     "call",
     "constant",
     "features",
+    "halves_of",
     "load",
     "offset",
     "prefetch",
@@ -73,6 +74,11 @@ def store(builder: Any, value: Any, address: Any) -> None:
 def splat(builder: Any, value: Any, kind: Any) -> Any:
     lane = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(I32, 0))
     return builder.shuffle_vector(lane, ir.Constant(kind, ir.Undefined), ir.Constant(INTS, [0] * LANES))
+
+
+def halves_of(builder: Any, pairs: Any) -> tuple[Any, Any]:
+    """The low and the high bfloat16 of every lane as the bits of a float32."""
+    return builder.shl(pairs, constant(16)), builder.and_(pairs, constant(-65536))
 
 
 def call(builder: Any, name: str, kind: Any, arguments: list[Any]) -> Any:

@@ -32,6 +32,11 @@ MATRIX_FROM = 9
 """Rows of int8 from which on the matrix unit is faster; fewer are bound by memory, and tiles of vectors suffice."""
 
 LINE = PANEL * 4
+WIDTH = LINE // 64
+"""Cache lines of a panel's word."""
+
+AHEAD = 8192
+"""Bytes by which weights are asked for before they are needed."""
 
 
 @njit
@@ -50,6 +55,7 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
     fits = HAS_MATRIX_UNIT and words % MATRIX_WORDS == 0
     by_matrix = fits and (weight_format == BFLOAT16 or (weight_format == INT8 and rows >= MATRIX_FROM))
     height = MATRIX_ROWS if by_matrix else TILE_ROWS
+    parts = (rows + height - 1) // height
     done = 0
     while True:
         panel = claim(plan, stage, rank, panels)
@@ -59,11 +65,12 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
         for row in range(0, rows, height):
             count = min(height, rows - row)
             source = plan[at.WORDS] + row * plan[at.WORD_BYTES]
+            wanted, lines = next_lines(packed, words * LINE, row // height, parts)
             if weight_format == INT8:
                 if by_matrix:
                     multiply_matrix_int8(source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
                 else:
-                    multiply_int8(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
+                    multiply_int8(count, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
                 multiply_high(plan, row, count, packed, tile)
                 scales = plan[at.ROW_SCALE] + 4 * row
                 dequantise(tile, count, scales, plan[at.ROW_SUM] + 4 * row, scale + LINE * panel)
@@ -71,15 +78,28 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
                 if by_matrix:
                     multiply_matrix_bf16(source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
                 else:
-                    multiply_bf16(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
+                    multiply_bf16(count, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
             else:
-                multiply_f32(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
+                multiply_f32(count, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
             if bias:
                 add_bias(tile, count, bias + LINE * panel)
             filled = min(wide, columns - panel * wide)
             deliver(tile, count, filled, mode, factor, target + 4 * (row * columns + panel * wide), columns)
         done += 1
     complete(plan, stage, done, panels)
+
+
+@njit
+def next_lines(panel, panel_bytes, part, parts):
+    """Which lines to ask for with every word: the first word's first line, and how many.
+
+    With all rows in one tile these are needed soon. Otherwise memory would wait while a panel that is in the cache
+    already meets further rows, so each of the `parts` tiles asks for its share of the next panel.
+    """
+    if parts == 1:
+        return panel + AHEAD, WIDTH
+    first = WIDTH * part // parts
+    return panel + panel_bytes + 64 * first, max(WIDTH * (part + 1) // parts - first, 1)
 
 
 @njit

@@ -34,6 +34,7 @@ from foredraft.target.kernels.builder import (
     call,
     constant,
     features,
+    halves_of,
     load,
     offset,
     prefetch,
@@ -46,17 +47,15 @@ __all__ = [
     "multiply_f32",
     "multiply_int8",
     "multiply_listed",
-    "pair_halves",
     "score_bf16",
     "score_f32",
-    "transpose_words",
     "weigh_bf16",
     "weigh_f32",
 ]
 
-AHEAD, AHEAD_FROM = 8192, 6 if llvmlite.binding.get_host_cpu_name().startswith("znver") else 1
-"""Bytes by which a product asks for weights before it needs them, and from how many rows on. Where tiles of fewer rows
-read so fast that the processor's own prefetching keeps up, the requests only cost: so on AMD's, not on Intel's."""
+ASKING_FROM = 6 if llvmlite.binding.get_host_cpu_name().startswith("znver") else 1
+"""Rows of a tile from which on it asks for weights before they are needed. Where tiles of fewer rows read so fast that
+the processor's own prefetching keeps up, the requests only cost: so on AMD's, not on Intel's."""
 
 
 def _whole(builder: Any, column: Any) -> tuple[Any, ...]:
@@ -91,11 +90,6 @@ def _step_dot_bf16(builder: Any, total: Any, row: Any, column: Any) -> Any:
     return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [total, column, row])
 
 
-def _split_bf16(builder: Any, column: Any) -> tuple[Any, ...]:
-    """The low and the high half as float32."""
-    return builder.shl(column, constant(16)), builder.and_(column, constant(-65536))
-
-
 def _step_f32(builder: Any, total: Any, row: Any, column: Any) -> Any:
     return call(
         builder, "llvm.fma.v16f32", FLOATS, [builder.bitcast(row, FLOATS), builder.bitcast(column, FLOATS), total]
@@ -125,7 +119,7 @@ if SPLIT_INT8:
     INT8 = _Arithmetic(INTS, _split_int8, _step_pairs, halves=2, cells=12 if WIDE else 3)
 BF16 = _Arithmetic(FLOATS, _whole, _step_dot_bf16, halves=1, cells=24)
 if SPLIT_BF16:
-    BF16 = _Arithmetic(FLOATS, _split_bf16, _step_f32, halves=2, cells=12 if WIDE else 4)
+    BF16 = _Arithmetic(FLOATS, halves_of, _step_f32, halves=2, cells=12 if WIDE else 4)
 F32 = _Arithmetic(FLOATS, _whole, _step_f32, halves=1, cells=24 if WIDE else 6)
 
 
@@ -133,67 +127,71 @@ def _column(builder: Any, address: Any, vector: int) -> Any:
     return load(builder, builder.add(address, ir.Constant(I64, 64 * vector)), INTS)
 
 
-def _tile_function(
-    module: Any, name: str, rows: int, width: int, arithmetic: _Arithmetic, accumulate: bool, fetches: int
-) -> Any:
-    """name(a, a_stride, w, w_stride, c, c_stride, words): c[rows, 16 * width] (+)= a[rows, words] . w[words, 16 *
-    width], strides in bytes. With every word, `fetches` cache lines of weights are requested ahead.
+class _Kind(NamedTuple):
+    """One of the products below.
+
+    most        rows that a tile of it can have
+    widths      vectors of columns that it can have
+    accumulate  whether it adds to what is there
+    asks        whether it asks for the weights that are needed later while it computes
     """
-    symbol = f"foredraft_{name}_{rows}x{width}_{fetches}"
+
+    name: str
+    most: int
+    widths: tuple[int, ...]
+    arithmetic: _Arithmetic
+    accumulate: bool = False
+    asks: bool = False
+
+
+def _tile_function(module: Any, kind: _Kind, rows: int, width: int, asks: bool) -> Any:
+    """name(a, a_stride, w, w_stride, c, c_stride, words, wanted, lines): c[rows, 16 * width] (+)= a[rows, words] .
+    w[words, 16 * width], strides in bytes. If it asks, it does so with every word for the cache lines that are so many
+    times `w_stride` bytes behind the `lines` lines at `wanted`.
+    """
+    symbol = f"foredraft_{kind.name}_{rows}x{width}{'_asking' if asks else ''}"
     if symbol in module.globals:
         return module.globals[symbol]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 7), symbol)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 9), symbol)
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    if rows * width > arithmetic.cells:
-        _compute_parts(builder, function.args, name, rows, width, arithmetic, accumulate, fetches)
+    if rows * width > kind.arithmetic.cells:
+        _compute_parts(builder, function.args, kind, rows, width, asks)
     else:
-        _compute(builder, function, rows, width, arithmetic, accumulate, fetches)
+        _compute(builder, function, kind, rows, width, asks)
     builder.ret_void()
     return function
 
 
-def _compute_parts(
-    builder: Any,
-    arguments: Any,
-    name: str,
-    rows: int,
-    width: int,
-    arithmetic: _Arithmetic,
-    accumulate: bool,
-    fetches: int,
-) -> None:
+def _compute_parts(builder: Any, arguments: Any, kind: _Kind, rows: int, width: int, asks: bool) -> None:
     """A tile in parts that fit the registers: 16 columns at a time, which stay in the first cache for all rows.
 
-    The first part requests the lines of the others, too, which would otherwise come one in three from memory.
+    The first part asks for the lines of the others, too, which would otherwise come one in three from memory.
     """
-    a, a_stride, w, w_stride, c, c_stride, words = arguments
-    parts = -(-rows // arithmetic.cells)
+    a, a_stride, w, w_stride, c, c_stride, *rest = arguments
+    parts = -(-rows // kind.arithmetic.cells)
     for vector in range(width):
         for part in range(parts):
             first, end = rows * part // parts, rows * (part + 1) // parts
-            own = fetches if vector == part == 0 else 0
-            function = _tile_function(builder.module, name, end - first, 1, arithmetic, accumulate, own)
+            function = _tile_function(builder.module, kind, end - first, 1, asks and vector == part == 0)
             source, target = offset(builder, a, a_stride, first), offset(builder, c, c_stride, first)
             side = ir.Constant(I64, 64 * vector)
-            builder.call(
-                function,
-                [source, a_stride, builder.add(w, side), w_stride, builder.add(target, side), c_stride, words],
-            )
+            columns, sums = builder.add(w, side), builder.add(target, side)
+            builder.call(function, [source, a_stride, columns, w_stride, sums, c_stride, *rest])
 
 
-def _compute(
-    builder: Any, function: Any, rows: int, width: int, arithmetic: _Arithmetic, accumulate: bool, fetches: int
-) -> None:
+def _compute(builder: Any, function: Any, kind: _Kind, rows: int, width: int, asks: bool) -> None:
     """A tile whose sums stay in registers."""
-    a, a_stride, w, w_stride, c, c_stride, words = function.args
-    kind, halves = arithmetic.totals, arithmetic.halves
+    a, a_stride, w, w_stride, c, c_stride, words, wanted, lines = function.args
+    arithmetic, totals_kind = kind.arithmetic, kind.arithmetic.totals
     cells = [(row, vector) for row in range(rows) for vector in range(width)]
     outputs = {}
     for row, vector in cells:
         outputs[row, vector] = builder.add(offset(builder, c, c_stride, row), ir.Constant(I64, 64 * vector))
-    starts = {cell: load(builder, outputs[cell], kind) if accumulate else ir.Constant(kind, None) for cell in cells}
+    nothing = ir.Constant(totals_kind, None)
+    starts = {cell: load(builder, outputs[cell], totals_kind) if kind.accumulate else nothing for cell in cells}
     row_addresses = [offset(builder, a, a_stride, row) for row in range(rows)]
+    asked = _lines(builder, wanted, lines, max(kind.widths)) if asks else []
     entry, loop, done = builder.block, function.append_basic_block("loop"), function.append_basic_block("done")
     builder.cbranch(builder.icmp_signed(">", words, ir.Constant(I64, 0)), loop, done)
 
@@ -201,15 +199,16 @@ def _compute(
     index, at = builder.phi(I64), builder.phi(I64)
     index.add_incoming(ir.Constant(I64, 0), entry)
     at.add_incoming(w, entry)
-    totals = {cell: builder.phi(kind) for cell in cells}
-    for line in range(fetches):
-        prefetch(builder, builder.add(at, ir.Constant(I64, AHEAD + 64 * line)))
-    place = builder.mul(index, ir.Constant(I64, 4 * halves))
+    totals = {cell: builder.phi(totals_kind) for cell in cells}
+    passed = builder.mul(index, w_stride)
+    for address in asked:
+        prefetch(builder, builder.add(address, passed))
+    place = builder.mul(index, ir.Constant(I64, 4 * arithmetic.halves))
     for cell in cells:
         totals[cell].add_incoming(starts[cell], entry)
     sums = dict(totals)
     columns = [arithmetic.split(builder, _column(builder, at, vector)) for vector in range(width)]
-    for half in range(halves):
+    for half in range(arithmetic.halves):
         for row in range(rows):
             at_half = builder.add(builder.add(row_addresses[row], place), ir.Constant(I64, 4 * half))
             word = splat(builder, load(builder, at_half, I32), INTS)
@@ -224,7 +223,7 @@ def _compute(
 
     builder.position_at_end(done)
     for cell in cells:
-        result = builder.phi(kind)
+        result = builder.phi(totals_kind)
         result.add_incoming(starts[cell], entry)
         result.add_incoming(sums[cell], loop)
         outputs[cell] = (outputs[cell], result)
@@ -232,17 +231,63 @@ def _compute(
         store(builder, result, address)
 
 
-def _tile(
-    name: str,
-    max_rows: int,
-    widths: tuple[int, ...],
-    arithmetic: _Arithmetic,
-    accumulate: bool = False,
-    ahead: bool = False,
-) -> Any:
-    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words) that calls the tile function for that
-    many rows.
-    """
+def _lines(builder: Any, first: Any, count: Any, most: int) -> list[Any]:
+    """The addresses of `count` cache lines, then the last one again up to `most`, which costs next to nothing."""
+    last = builder.sub(count, ir.Constant(I64, 1))
+    addresses = []
+    for number in range(most):
+        line = ir.Constant(I64, number)
+        line = builder.select(builder.icmp_signed("<", line, last), line, last)
+        addresses.append(builder.add(first, builder.shl(line, ir.Constant(I64, 6))))
+    return addresses
+
+
+def _call_tile(builder: Any, kind: _Kind, rows: Any, width: Any, arguments: list[Any]) -> None:
+    """Call the function for that many rows and that width."""
+    end = builder.append_basic_block("tile.end")
+    switch = builder.switch(builder.add(builder.mul(width, ir.Constant(I64, 16)), rows), end)
+    for vectors in kind.widths:
+        for count in range(1, kind.most + 1):
+            block = builder.append_basic_block("tile.case")
+            switch.add_case(ir.Constant(I64, 16 * vectors + count), block)
+            asks = kind.asks and (count >= ASKING_FROM or count * vectors > kind.arithmetic.cells)
+            with builder.goto_block(block):
+                builder.call(_tile_function(builder.module, kind, count, vectors, asks), arguments)
+                builder.branch(end)
+    builder.position_at_end(end)
+
+
+def _weights_tile(name: str, arithmetic: _Arithmetic) -> Any:
+    """An intrinsic (rows, a, a_stride, w, w_stride, c, c_stride, words, wanted, lines) for a panel of weights."""
+    kind = _Kind(name, 8, (3,), arithmetic, asks=True)
+
+    @intrinsic
+    def tile(
+        typingctx: Any,
+        rows: Any,
+        a: Any,
+        a_stride: Any,
+        w: Any,
+        w_stride: Any,
+        c: Any,
+        c_stride: Any,
+        words: Any,
+        wanted: Any,
+        lines: Any,
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            rows, *rest = arguments
+            _call_tile(builder, kind, rows, ir.Constant(I64, kind.widths[0]), rest)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 10), generate
+
+    return tile
+
+
+def _block_tile(name: str, widths: tuple[int, ...], arithmetic: _Arithmetic, accumulate: bool = False) -> Any:
+    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words) for what the first cache holds."""
+    kind = _Kind(name, 6, widths, arithmetic, accumulate)
 
     @intrinsic
     def tile(
@@ -258,29 +303,9 @@ def _tile(
         words: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            selected = builder.add(builder.mul(arguments[1], ir.Constant(I64, 16)), arguments[0])
-            end = builder.append_basic_block("tile.end")
-            switch = builder.switch(selected, end)
-            for width in widths:
-                for rows in range(1, max_rows + 1):
-                    block = builder.append_basic_block("tile.case")
-                    switch.add_case(ir.Constant(I64, 16 * width + rows), block)
-                    wanted = rows >= AHEAD_FROM or rows * width > arithmetic.cells
-                    with builder.goto_block(block):
-                        builder.call(
-                            _tile_function(
-                                builder.module,
-                                name,
-                                rows,
-                                width,
-                                arithmetic,
-                                accumulate,
-                                width if ahead and wanted else 0,
-                            ),
-                            arguments[2:],
-                        )
-                        builder.branch(end)
-            builder.position_at_end(end)
+            rows, width, *rest = arguments
+            nothing = ir.Constant(I64, 0)
+            _call_tile(builder, kind, rows, width, [*rest, nothing, nothing])
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), generate
@@ -288,13 +313,13 @@ def _tile(
     return tile
 
 
-multiply_int8 = _tile("multiply_int8", 8, (3,), INT8, ahead=True)
-multiply_bf16 = _tile("multiply_bf16", 8, (3,), BF16, ahead=True)
-multiply_f32 = _tile("multiply_f32", 8, (3,), F32, ahead=True)
-score_bf16 = _tile("score_bf16", 6, (4,), BF16)
-score_f32 = _tile("score_f32", 6, (4,), F32)
-weigh_bf16 = _tile("weigh_bf16", 6, (1, 4), BF16, accumulate=True)
-weigh_f32 = _tile("weigh_f32", 6, (1, 4), F32, accumulate=True)
+multiply_int8 = _weights_tile("multiply_int8", INT8)
+multiply_bf16 = _weights_tile("multiply_bf16", BF16)
+multiply_f32 = _weights_tile("multiply_f32", F32)
+score_bf16 = _block_tile("score_bf16", (4,), BF16)
+score_f32 = _block_tile("score_f32", (4,), F32)
+weigh_bf16 = _block_tile("weigh_bf16", (1, 4), BF16, accumulate=True)
+weigh_f32 = _block_tile("weigh_f32", (1, 4), F32, accumulate=True)
 
 
 def _signed_halves(builder: Any, word: Any) -> tuple[Any, Any]:
@@ -327,60 +352,6 @@ def multiply_listed(typingctx: Any, listed: Any, count: Any, w: Any, c: Any) -> 
             address = builder.add(c, ir.Constant(I64, 64 * vector))
             high = builder.shl(builder.load(total), constant(8))
             store(builder, builder.add(load(builder, address, INTS), high), address)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
-
-
-@intrinsic
-def transpose_words(typingctx: Any, source: Any, source_stride: Any, target: Any, target_stride: Any) -> Any:
-    """Sixteen rows of sixteen words to sixteen columns; addresses and strides in bytes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, source_stride, target, target_stride = arguments
-        rows = [load(builder, offset(builder, source, source_stride, row), INTS) for row in range(LANES)]
-        for distance in (8, 4, 2, 1):  # swap the off-diagonal blocks of that size
-            for low in range(LANES):
-                if low & distance:
-                    continue
-                high = low + distance
-                first = [lane if not lane & distance else lane - distance + LANES for lane in range(LANES)]
-                second = [lane + distance if not lane & distance else lane + LANES for lane in range(LANES)]
-                top, bottom = rows[low], rows[high]
-                rows[low] = builder.shuffle_vector(top, bottom, ir.Constant(INTS, first))
-                rows[high] = builder.shuffle_vector(top, bottom, ir.Constant(INTS, second))
-        for row in range(LANES):
-            store(builder, rows[row], offset(builder, target, target_stride, row))
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
-
-
-@intrinsic
-def pair_halves(typingctx: Any, source: Any, count: Any, size: Any, target: Any) -> Any:
-    """bfloat16 rows [count, size] to words [ceil(count / 2), size] of two rows each; a missing last row is zero."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, count, size, target = arguments
-        halves = ir.VectorType(I16, LANES)
-        vectors = builder.lshr(size, ir.Constant(I64, 4))
-
-        def join(pair: Any, complete: bool) -> None:
-            first = builder.add(source, builder.mul(pair, builder.shl(size, ir.Constant(I64, 2))))
-            place = builder.add(target, builder.mul(pair, builder.shl(size, ir.Constant(I64, 2))))
-            with cgutils.for_range(builder, vectors, intp=I64) as loop:
-                at = builder.add(first, builder.shl(loop.index, ir.Constant(I64, 5)))
-                words = builder.zext(load(builder, at, halves, 2), INTS)
-                if complete:
-                    below = load(builder, builder.add(at, builder.shl(size, ir.Constant(I64, 1))), halves, 2)
-                    words = builder.or_(words, builder.shl(builder.zext(below, INTS), constant(16)))
-                store(builder, words, builder.add(place, builder.shl(loop.index, ir.Constant(I64, 6))))
-
-        pairs = builder.lshr(count, ir.Constant(I64, 1))
-        with cgutils.for_range(builder, pairs, intp=I64) as loop:
-            join(loop.index, complete=True)
-        with builder.if_then(builder.trunc(count, ir.IntType(1))):
-            join(pairs, complete=False)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate
