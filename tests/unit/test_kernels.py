@@ -22,7 +22,7 @@ from foredraft.target.kernels import layout as at
 from foredraft.target.kernels.blocks import pair_halves, transpose_halves, transpose_words, widen_halves
 from foredraft.target.kernels.builder import SPLIT_BF16, SPLIT_INT8
 from foredraft.target.kernels.crew import Crew
-from foredraft.target.kernels.lanes import exponentials, highest, narrow_exponentials, quantise
+from foredraft.target.kernels.lanes import exponentials, gate_panel, highest, narrow_exponentials, quantise, scale_panel
 from foredraft.target.kernels.paths import lay_paths
 from foredraft.target.kernels.sharing import STEP_BYTES, claim, complete
 from foredraft.target.kernels.tiles import (
@@ -72,6 +72,13 @@ def run_moves(source: int, turned: int, halves: int, count: int, paired: int) ->
 def run_widening(source: int, turned: int, widened: int) -> None:
     transpose_halves(source, 80, turned, 64)
     widen_halves(source, 16 * 40, widened)
+
+
+@njit
+def run_panels(source: int, gated: int, scaled: int) -> None:
+    gate_panel(source, gated)
+    scale_panel(source, np.float32(0.5), scaled)
+    gate_panel(source, source)
 
 
 @njit(nogil=True)
@@ -207,6 +214,18 @@ def test_moves() -> None:
     assert np.array_equal(turned, source[:, :16].T)
     assert np.array_equal(paired.transpose(0, 2, 1).reshape(8, 32)[:7], halves)
     assert not paired[3, :, 1].any()
+
+
+def test_panels_are_gated_and_scaled() -> None:
+    x = np.linspace(-100, 120, 48).astype(np.float32)
+    x[3] = 0
+    gated, scaled, source = np.zeros(24, np.float32), np.zeros(48, np.float32), x.copy()
+    run_panels(address(source), address(gated), address(scaled))
+    wide = x.astype(np.float64)
+    assert np.allclose(gated, wide[:24] / (1 + np.exp(-wide[:24])) * wide[24:], rtol=2e-6, atol=1e-30)
+    assert np.array_equal(scaled, x / 2)
+    assert np.array_equal(source[:24], gated)
+    assert np.array_equal(source[24:], x[24:])
 
 
 def test_halves_are_widened_without_a_change() -> None:

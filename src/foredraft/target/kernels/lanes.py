@@ -1,4 +1,4 @@
-"""Whole rows in LLVM's vector instructions: the largest entry, exponentials and their sum, int8 digits."""
+"""Whole rows in LLVM's vector instructions: the largest entry, exponentials and their sum, int8 digits, gates."""
 
 # mypy: ignore-errors
 # numba and LLVM compile this file; its types are theirs, not Python's.
@@ -29,7 +29,7 @@ from foredraft.target.kernels.builder import (
     store,
 )
 
-__all__ = ["exponentials", "highest", "narrow_exponentials", "quantise"]
+__all__ = ["exponentials", "gate_panel", "highest", "narrow_exponentials", "quantise", "scale_panel"]
 
 LOG2E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
@@ -50,8 +50,9 @@ def _larger(builder: Any, a: Any, b: Any) -> Any:
 
 
 def _exponential(builder: Any, x: Any) -> Any:
-    """e**x for x <= 0 to about 2 units in the last place, 0 below -87 (the polynomial of Cephes' expf)."""
+    """e**x to about 2 units in the last place, 0 below -87, as at 88 above it (the polynomial of Cephes' expf)."""
     bounded = _larger(builder, x, _floats(-87.5))
+    bounded = builder.select(builder.fcmp_ordered("<", bounded, _floats(88.0)), bounded, _floats(88.0))
     whole = call(builder, "llvm.rint.v16f32", FLOATS, [builder.fmul(bounded, _floats(LOG2E))])
     rest = _fma(builder, whole, _floats(-LN2_HIGH), bounded)
     rest = _fma(builder, whole, _floats(-LN2_LOW), rest)
@@ -127,6 +128,42 @@ The sum goes lane by lane, then over the lanes pairwise, so that trailing zeros 
 
 narrow_exponentials = _exponentials(narrow=True)
 """The same, but the results are bfloat16, at the front of the row, and the sum is that of the rounded numbers."""
+
+
+@intrinsic
+def scale_panel(typingctx: Any, source: Any, factor: Any, target: Any) -> Any:
+    """48 float32 times a factor; source and target may be the same."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, factor, target = arguments
+        factor = splat(builder, factor, FLOATS)
+        for vector in range(3):
+            place = ir.Constant(I64, 64 * vector)
+            x = load(builder, builder.add(source, place), FLOATS)
+            store(builder, builder.fmul(x, factor), builder.add(target, place))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32, types.int64), generate
+
+
+@intrinsic
+def gate_panel(typingctx: Any, source: Any, target: Any) -> Any:
+    """silu(gate) * up of 24 float32 gates, followed by their ups; source and target may be the same."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, target = arguments
+        products = []
+        for first in (0, 8):  # two vectors of sixteen, which overlap
+            gate, up = (
+                load(builder, builder.add(source, ir.Constant(I64, 4 * (first + at))), FLOATS) for at in (0, 24)
+            )
+            power = _exponential(builder, builder.fneg(gate))
+            products.append(builder.fmul(builder.fdiv(gate, builder.fadd(power, _floats(1.0))), up))
+        for first, product in zip((0, 8), products, strict=True):
+            store(builder, product, builder.add(target, ir.Constant(I64, 4 * first)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
 
 
 @intrinsic

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from numba import carray, float32, int32, int64, njit
 
-from foredraft.exponential import exponential
 from foredraft.target.kernels import layout as at
+from foredraft.target.kernels.lanes import gate_panel, scale_panel
 from foredraft.target.kernels.layout import BFLOAT16, INT8, PANEL
 from foredraft.target.kernels.matrix import (
     HAS_MATRIX_UNIT,
@@ -21,6 +21,7 @@ from foredraft.target.kernels.matrix import (
     multiply_matrix_int8,
 )
 from foredraft.target.kernels.memory import floats_at, words_at
+from foredraft.target.kernels.rows import copy_row
 from foredraft.target.kernels.sharing import claim, complete
 from foredraft.target.kernels.tiles import multiply_bf16, multiply_f32, multiply_int8, multiply_listed
 
@@ -133,20 +134,24 @@ def add_bias(tile, rows, bias):
             floats[row, column] += columns[column]
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@njit(fastmath={"contract"})
 def deliver(tile, rows, filled, mode, factor, target, stride):
+    whole = filled == (PANEL // 2 if mode == GATE else PANEL)
     for row in range(rows):
-        x = carray(floats_at(tile + LINE * row), (PANEL,))
-        y = carray(floats_at(target + 4 * stride * row), (filled,))
-        if mode == STORE:
-            for column in range(filled):
-                y[column] = x[column] * factor
-        elif mode == ADD:
-            for column in range(filled):
-                y[column] += x[column] * factor
+        source, place = tile + LINE * row, target + 4 * stride * row
+        into = place if whole else source
+        if mode == ADD:
+            add_scaled(source, filled, factor, place)
+        elif mode == STORE:
+            scale_panel(source, factor, into)
         else:
-            for column in range(PANEL // 2):
-                gate = x[column]
-                x[column] = gate / (float32(1.0) + exponential(-gate)) * x[column + PANEL // 2]
-            for column in range(filled):
-                y[column] = x[column]
+            gate_panel(source, into)
+        if mode != ADD and not whole:
+            copy_row(source, filled, place)
+
+
+@njit(fastmath={"contract"})
+def add_scaled(source, size, factor, target):
+    x, y = carray(floats_at(source), (size,)), carray(floats_at(target), (size,))
+    for i in range(size):
+        y[i] += x[i] * factor
