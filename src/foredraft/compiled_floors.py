@@ -1,6 +1,6 @@
 """The floors of filters.py over a large vocabulary on the CPU, without sorting it.
 
-A row is read once for its best score and once for the tokens near it, which are nearly always all that matter. Top-p
+The tokens near a row's best are nearly always all that matter, and few blocks of the vocabulary have one. Top-p
 weighs those in bins of falling score and sorts only the bin in which the mass is reached.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from foredraft.block_maxima import BLOCK
 from foredraft.exponential import exponential
 
 __all__ = ["compiled_floors"]
@@ -22,27 +23,30 @@ FAR = 128.0
 """Nothing so far behind has a share in float32."""
 
 BINS = 512
+FINITE = np.float32(-3.4e38)
 
 
 @njit(cache=True, nogil=True)
-def compiled_floors(scores, behind, top_k, top_p):
-    """scores [n, V] float32 -> [n] float32; `behind` is min-p's distance from the best (-inf without), `top_k` 0 and
-    `top_p` 1 switch that filter off."""
+def compiled_floors(scores, maxima, behind, top_k, top_p):
+    """scores [n, V] float32, the best of each block -> [n] float32.
+
+    `behind` is min-p's distance from the best (-inf without), `top_k` 0 and `top_p` 1 switch that filter off.
+    """
     rows, size = scores.shape
     found = np.empty(rows, dtype=np.float32)
     near = np.empty(size, dtype=np.float32)
     bins = np.empty(BINS, dtype=np.float64)
     for row in range(rows):
-        values = scores[row]
-        best = highest(values)
+        values, tops = scores[row], maxima[row]
+        best = tops.max()
         floor = np.float32(best + behind)
         distance = NEAR
         lowest = max(floor, np.float32(best - distance))
-        count = gather(values, lowest, near) if top_k or top_p < 1 else 0
+        count = gather(values, tops, lowest, near) if top_k or top_p < 1 else 0
         while count < top_k and lowest > floor:
             distance *= STEP
             lowest = max(floor, np.float32(best - distance)) if distance <= FAR else floor
-            count = gather(values, lowest, near)
+            count = gather(values, tops, lowest, near)
         if 0 < top_k <= count:
             floor = max(floor, np.partition(near[:count], count - top_k)[count - top_k])
         if top_p < 1:
@@ -50,27 +54,22 @@ def compiled_floors(scores, behind, top_k, top_p):
             while lowest > floor and distance < FAR and mass_from(near[:count], lowest, best) < wanted:
                 distance *= STEP
                 lowest = max(floor, np.float32(best - distance))
-                count = gather(values, lowest, near)
+                count = gather(values, tops, lowest, near)
             floor = max(floor, nucleus(near[:count], max(floor, lowest), best, wanted, bins))
         found[row] = floor
     return found
 
 
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # lets the maximum vectorise
-def highest(values):
-    best = values[0]
-    for index in range(len(values)):
-        best = values[index] if values[index] > best else best
-    return best
-
-
 @njit(cache=True, nogil=True)
-def gather(values, lowest, near):
+def gather(values, tops, lowest, near):
     """The finite values from `lowest` on, in order; returns how many."""
-    count = 0
-    for value in values:
-        near[count] = value
-        count += value >= lowest and value > -np.inf
+    count, lowest = 0, max(lowest, FINITE)
+    for block in range(len(tops)):
+        if tops[block] < lowest:
+            continue
+        for value in values[block * BLOCK : (block + 1) * BLOCK]:
+            near[count] = value
+            count += value >= lowest
     return count
 
 

@@ -27,9 +27,11 @@ def floors(scores: Tensor, params: SamplingParams) -> Tensor | None:
     behind = math.log(params.min_p) if params.min_p > 0 else -math.inf
     if scores.device.type != "cpu" or scores.dtype != torch.float32 or scores.shape[-1] <= SMALL_VOCABULARY:
         return _sorted_floors(scores, behind, top_k, params.top_p)
+    from foredraft.block_maxima import block_maxima
     from foredraft.compiled_floors import compiled_floors
 
-    found = compiled_floors(scores.contiguous().numpy(), behind, top_k, params.top_p)
+    values = scores.contiguous().numpy()
+    found = compiled_floors(values, block_maxima(values), behind, top_k, params.top_p)
     return torch.from_numpy(found).unsqueeze(1)
 
 

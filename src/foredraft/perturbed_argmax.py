@@ -13,12 +13,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from foredraft.block_maxima import BLOCK, block_maxima
 from foredraft.hash_noise import hash_bits, noise_of
 from foredraft.noise import GUMBEL_MAX
 
 __all__ = ["perturbed_argmax"]
 
-BLOCK = 512
 _HIGHEST = GUMBEL_MAX + 1e-9  # a hair above, so that rounding never skips a winner
 
 
@@ -31,7 +31,7 @@ def perturbed_argmax(
     """
     if floors is None:
         floors = np.full(len(scores), -np.inf, dtype=scores.dtype)
-    picks: NDArray[np.int64] = _all_rows(scores, keys, floors)
+    picks: NDArray[np.int64] = _all_rows(scores, block_maxima(scores), keys, floors)
     return picks
 
 
@@ -41,12 +41,20 @@ def _needed_bits(lead: float) -> float:
     return 2.0**32 * math.exp(-math.exp(-lead)) - 4.0 if lead > -4.0 else -1.0
 
 
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # lets maxima vectorise
-def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64], floors: NDArray[np.floating]) -> NDArray[np.int64]:
+_NEEDED = np.array([_needed_bits(float(lead)) for lead in range(math.ceil(GUMBEL_MAX))])
+"""For whole leads: spares most tokens their own."""
+
+
+@njit(cache=True, nogil=True)
+def _all_rows(
+    scores: NDArray[np.floating],
+    maxima: NDArray[np.floating],
+    keys: NDArray[np.int64],
+    floors: NDArray[np.floating],
+) -> NDArray[np.int64]:
     rows, size = scores.shape
-    blocks = (size + BLOCK - 1) // BLOCK
+    blocks = maxima.shape[1]
     picks = np.zeros(rows, dtype=np.int64)
-    block_best = np.empty(blocks, dtype=scores.dtype)
     hashes = np.empty(BLOCK, dtype=np.uint32)
     for row in range(rows):
         low = np.uint32(keys[row] & 0xFFFFFFFF)
@@ -54,19 +62,15 @@ def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64], floors: NDA
         values = scores[row]
         floor = floors[row]
         start = 0
-        for block in range(blocks):
-            best_here = values[block * BLOCK]
-            for token in range(block * BLOCK, min(size, (block + 1) * BLOCK)):
-                best_here = values[token] if values[token] > best_here else best_here
-            block_best[block] = best_here
-            if best_here > block_best[start]:
+        for block in range(1, blocks):
+            if maxima[row, block] > maxima[row, start]:
                 start = block
-        best = -np.inf
-        winner = 0
-        for turn in range(blocks):  # the block with the best score first: it sets a mark that most others can't reach
+        winner = start * BLOCK + np.argmax(values[start * BLOCK : (start + 1) * BLOCK])
+        best = np.float64(values[winner]) + noise_of(hash_bits(np.uint32(winner), low, high))
+        for turn in range(blocks):  # the best block first: it sets a mark that most others can't reach
             block = (start + turn) % blocks
-            top = np.float64(block_best[block])
-            if top + _HIGHEST < best or block_best[block] < floor:
+            top = np.float64(maxima[row, block])
+            if top + _HIGHEST < best or maxima[row, block] < floor:
                 continue
             first = block * BLOCK
             count = min(size, first + BLOCK) - first
@@ -79,9 +83,13 @@ def _all_rows(scores: NDArray[np.floating], keys: NDArray[np.int64], floors: NDA
             if np.float64(highest) < needed:
                 continue
             for index in range(count):
-                if np.float64(hashes[index]) < needed or values[first + index] < floor:
+                bits = np.float64(hashes[index])
+                if bits < needed or values[first + index] < floor:
                     continue
-                total = np.float64(values[first + index]) + noise_of(hashes[index])
+                score = np.float64(values[first + index])
+                if score < best and bits < _NEEDED[np.int64(min(best - score, GUMBEL_MAX))]:
+                    continue
+                total = score + noise_of(hashes[index])
                 token = first + index
                 if total > best or (total == best and token < winner):
                     best = total
