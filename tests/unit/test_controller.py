@@ -127,6 +127,19 @@ def test_a_plain_pass_is_measured_where_all_steps_have_drafts() -> None:
     assert reasons[-100:].count(Reason.PAYS) == 0
 
 
+def test_a_plain_pass_that_surprises_is_measured_again_at_once() -> None:
+    """The table has plain passes at nearly twice their time: a few looks must do, not one in 64 steps each."""
+    table, real = machine(10, 1.0), machine(10, 1.0)
+    real.plain = 0.6
+    controller = AutoController(table, host_ms=0.1)
+    batch, tree, drafted = sequences(1), chains(1, 8, 0.2), 0
+    for _ in range(200):
+        kept = controller.select(batch, tree, NOTHING_ELSE)
+        drafted += kept.width > 0
+        report(controller, kept, [0], real, noise=1.0)
+    assert 64 <= drafted < 90
+
+
 def test_passes_with_one_draft_and_with_many_leave_the_plain_pass_alone() -> None:
     """The table is right about one draft and wrong about eight: no plain pass was seen to be slow."""
     costs, real = machine(10, 1.0), machine(10, 1.0)

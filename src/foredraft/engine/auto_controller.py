@@ -29,9 +29,6 @@ __all__ = ["AutoController"]
 DOUBT = 0.8
 """A drafter whose drafts come true this much less often than its scores say is tried now and then all the same."""
 
-STALE = 64
-"""Steps after which a pass without drafts, or with some, is worth a look, where the other sort is made all the time."""
-
 SMALL = 0.15
 """Share of a step that must be saved for drafts to be cut short before they are made. What they are worth is known
 better afterwards, and a draft of fewer nodes is a worse one at every depth if it could have been a tree."""
@@ -69,6 +66,8 @@ class AutoController:
     _plain: bool = False
     _explores: bool = False
     _withheld: Reason | None = None
+    _left_out: Decision | None = None
+    """The drafts that would have been verified in this step, which is plain to see what that takes."""
     _breadth: float = 1.0
     """Nodes per level of recent drafts: a chain has one, a tree takes its time for each level, however broad."""
     _levels: int = 0
@@ -156,6 +155,10 @@ class AutoController:
         else:
             self.host_ms += 0.05 * (host - self.host_ms)
         self._exploring.spent_ms += milliseconds
+        if self._left_out is not None:  # what its tokens would have taken with drafts is known, what they took only now
+            expected = report.batch * self._left_out.milliseconds / self._left_out.tokens
+            self._exploring.explored_ms += max(0.0, milliseconds + host - expected)
+            self._left_out = None
         if self._explores:
             self._exploring.explored_ms += drafting_ms
 
@@ -270,12 +273,12 @@ class AutoController:
         assert self.decision is not None
         chosen, batch = self.decision, len(rows)
         if any(kept):
-            if self.costs.since_plain > STALE:
+            if self.costs.plain_is_stale:
                 self._decide_otherwise(Reason.MEASURES, 0, batch, load)
-                self._exploring.explored_ms += max(0.0, chosen.gain - 1) * chosen.plain_milliseconds
+                self._left_out = chosen
                 return [[] for _ in rows]
             return kept
-        if not doubtful and self.costs.since_drafted <= STALE:
+        if self.costs.plain_is_stale or not (doubtful or self.costs.drafted_is_stale):
             return kept
         count = min(batch if doubtful else math.ceil(self.costs.usual), chosen.drafted)
         self._decide_otherwise(Reason.EXPLORES, count, batch, load)

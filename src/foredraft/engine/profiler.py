@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from statistics import geometric_mean, median
 
@@ -37,8 +38,7 @@ __all__ = [
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 CONTEXTS = (64, 1024)
 BATCHES = (1, 4, 16)
-TURNS = 4
-"""The first warms up."""
+TURNS = 3
 SECONDS = 6.0
 
 CHECKED_ROWS = (1, 4, 8)
@@ -47,27 +47,29 @@ CHECK_MS = 100.0
 DRIFT = 1.4
 
 FOLLOW, LEAP = 0.1, 0.3
-OUTLIER = 2.0
+OUTLIER, SURPRISE = 2.0, 0.15
+STALE = 64
 
 
 def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECONDS) -> list[PassPoint]:
     """Time passes over rows x cached tokens x batch, all row counts in turns, and take medians.
 
-    Rows of a batch are spread evenly over its sequences. Stops after about `seconds`, with what it has, which is at
-    least one pass of every row count.
+    Rows of a batch are spread evenly over its sequences. Takes about `seconds`, which all combinations share, but times
+    every row count at least once, and leaves out combinations where the time is over.
     """
     contexts = [context for context in CONTEXTS if context + max(ROWS) < max_length] or [max_length // 2]
     points: list[PassPoint] = []
-    deadline = time.perf_counter() + seconds
-    for batch in BATCHES:
+    began, parts = time.perf_counter(), len(BATCHES) * len(contexts)
+    for index, batch in enumerate(BATCHES):
         cache = _scratch(decoder, batch, max(contexts) + max(ROWS))
-        for context in contexts:
+        for turn, context in enumerate(contexts, start=index * len(contexts) + 1):
             flats = [_flat(rows, context, batch, decoder) for rows in ROWS if rows >= batch]
+            times = _undisturbed(_in_turns(decoder, flats, cache, began + seconds * turn / parts))
             points += [
                 PassPoint(flat.rows, batch * context, batch, milliseconds)
-                for flat, milliseconds in zip(flats, _in_turns(decoder, flats, cache, deadline), strict=True)
+                for flat, milliseconds in zip(flats, times, strict=True)
             ]
-            if time.perf_counter() > deadline:
+            if time.perf_counter() > began + seconds:
                 return points
     return points
 
@@ -100,6 +102,8 @@ class PassCosts:
     its own sort, further if the last is long ago. (Were both moved by a pass that is in between, the one without drafts
     would be extrapolated wherever all steps have some.) A pass that took several times what was expected, as the
     machine was busy with something else, counts no more than a slow one.
+
+    A correction is stale when its sort wasn't seen for 64 passes, and remains so while what is seen surprises.
     """
 
     table: MeasuredPasses
@@ -109,26 +113,37 @@ class PassCosts:
     """Draft rows of a pass with drafts."""
     since_plain: int = 0
     since_drafted: int = 0
-    """Passes since the last one of that sort."""
+    """Passes since the last one of that sort that was as expected."""
     _known: dict[tuple[int, int, int], float] = field(default_factory=dict)
 
     def __call__(self, rows: int, cached: int, batch: int) -> float:
         share = min(1.0, (rows - batch) / self.usual)
         return (self.plain + share * (self.drafted - self.plain)) * self._tabled(rows, cached, batch)
 
+    @property
+    def plain_is_stale(self) -> bool:
+        return self.since_plain >= STALE
+
+    @property
+    def drafted_is_stale(self) -> bool:
+        return self.since_drafted >= STALE
+
     def observe(self, rows: int, cached: int, batch: int, milliseconds: float) -> None:
         """A pass of a real step took that long."""
         expected = self(rows, cached, batch)
         ratio = min(max(milliseconds / expected, 1 / OUTLIER), OUTLIER)
+        surprise = abs(ratio - 1) > SURPRISE
         change = (ratio - 1) * expected / self._tabled(rows, cached, batch)
         if rows == batch:
             self.plain += min(LEAP, FOLLOW * (1 + self.since_plain)) * change
-            self.since_plain, self.since_drafted = 0, self.since_drafted + 1
+            self.since_plain = self.since_plain if surprise else 0
+            self.since_drafted += 1
         else:
             self.usual += FOLLOW * (rows - batch - self.usual)
             share = min(1.0, (rows - batch) / self.usual)
             self.drafted += min(LEAP, FOLLOW * (1 + self.since_drafted)) * share * change
-            self.since_plain, self.since_drafted = self.since_plain + 1, 0
+            self.since_drafted = self.since_drafted if surprise else 0
+            self.since_plain += 1
 
     def _tabled(self, rows: int, cached: int, batch: int) -> float:
         """The table's value, looked up once for each stretch of 128 cached tokens."""
@@ -192,13 +207,18 @@ def _flat(rows: int, context: int, batch: int, decoder: Decoder) -> FlatPass:
 
 
 def _in_turns(decoder: Decoder, flats: list[FlatPass], cache: KVCache, deadline: float) -> list[float]:
-    """Median milliseconds of each pass; of the first turn alone where time is short."""
+    """Median milliseconds of each pass; what is left of the time limits the turns, not what warms up before them."""
+    for flat in (flats[-1], flats[0]):  # the widest gets its buffers, then the cache is as it will be
+        _timed(decoder, flat, cache)
     turns: list[list[float]] = []
-    for turn in range(TURNS):
-        if turn and time.perf_counter() > deadline:
-            break
+    while len(turns) < TURNS and not (turns and time.perf_counter() > deadline):
         turns.append([_timed(decoder, flat, cache) for flat in flats])
-    return [median(times) for times in zip(*(turns[1:] or turns), strict=True)]
+    return [median(times) for times in zip(*turns, strict=True)]
+
+
+def _undisturbed(times: list[float]) -> list[float]:
+    """Of rising row counts: a pass takes no longer than one of more rows, unless something disturbed it."""
+    return list(accumulate(reversed(times), min))[::-1]
 
 
 def _timed(decoder: Decoder, flat: FlatPass, cache: KVCache) -> float:
