@@ -119,7 +119,7 @@ if SPLIT_INT8:
     INT8 = _Arithmetic(INTS, _split_int8, _step_pairs, halves=2, cells=12 if WIDE else 3)
 BF16 = _Arithmetic(FLOATS, _whole, _step_dot_bf16, halves=1, cells=24)
 if SPLIT_BF16:
-    BF16 = _Arithmetic(FLOATS, halves_of, _step_f32, halves=2, cells=12 if WIDE else 4)
+    BF16 = _Arithmetic(FLOATS, halves_of, _step_f32, halves=2, cells=24 if WIDE else 4)
 F32 = _Arithmetic(FLOATS, _whole, _step_f32, halves=1, cells=24 if WIDE else 6)
 
 
