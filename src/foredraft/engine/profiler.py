@@ -49,6 +49,7 @@ DRIFT = 1.4
 FOLLOW, LEAP = 0.1, 0.3
 OUTLIER, SURPRISE = 2.0, 0.15
 STALE = 64
+"""Steps after which a pass without drafts, or with some, is worth a look, where the other sort is made all the time."""
 
 
 def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECONDS) -> list[PassPoint]:
