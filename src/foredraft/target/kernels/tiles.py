@@ -212,6 +212,7 @@ def _compute(builder: Any, function: Any, kind: _Kind, rows: int, width: int, as
         for row in range(rows):
             at_half = builder.add(builder.add(row_addresses[row], place), ir.Constant(I64, 4 * half))
             word = splat(builder, load(builder, at_half, I32), INTS)
+            # All columns before the next row: with the sums, the words of eight rows would not fit the registers.
             for vector in range(width):
                 sums[row, vector] = arithmetic.step(builder, sums[row, vector], word, columns[vector][half])
     following = builder.add(index, ir.Constant(I64, 1))
