@@ -50,11 +50,11 @@ def run_quantise(x: int, size: int, low: int, scale: int, total: int, listed: in
 @njit
 def run_tile(weight_format: int, rows: int, a: int, a_bytes: int, w: int, c: int, words: int) -> None:
     if weight_format == at.INT8:
-        multiply_int8(rows, a, a_bytes, w, 192, c, 192, words, w, 3)
+        multiply_int8(rows, 3, a, a_bytes, w, 192, c, 192, words, w, 3)
     elif weight_format == at.BFLOAT16:
-        multiply_bf16(rows, a, a_bytes, w, 192, c, 192, words, w, 3)
+        multiply_bf16(rows, 3, a, a_bytes, w, 192, c, 192, words, w, 3)
     else:
-        multiply_f32(rows, a, a_bytes, w, 192, c, 192, words, w, 3)
+        multiply_f32(rows, 3, a, a_bytes, w, 192, c, 192, words, w, 3)
 
 
 @njit

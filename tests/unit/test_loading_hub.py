@@ -186,4 +186,4 @@ def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         started = time.monotonic()
         assert "the hub can't be reached" in refusal("owner/model")
-        assert time.monotonic() - started < 60  # far under the minutes of the library's own limits and retries
+        assert time.monotonic() - started < 5

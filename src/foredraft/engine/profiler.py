@@ -63,9 +63,9 @@ def measure_passes(decoder: Decoder, *, max_length: int, seconds: float = SECOND
     began, parts = time.perf_counter(), len(BATCHES) * len(contexts)
     for index, batch in enumerate(BATCHES):
         cache = _scratch(decoder, batch, max(contexts) + max(ROWS))
-        for turn, context in enumerate(contexts, start=index * len(contexts) + 1):
+        for part, context in enumerate(contexts, start=index * len(contexts) + 1):
             flats = [_flat(rows, context, batch, decoder) for rows in ROWS if rows >= batch]
-            times = _undisturbed(_in_turns(decoder, flats, cache, began + seconds * turn / parts))
+            times = _undisturbed(_in_turns(decoder, flats, cache, began + seconds * part / parts))
             points += [
                 PassPoint(flat.rows, batch * context, batch, milliseconds)
                 for flat, milliseconds in zip(flats, times, strict=True)

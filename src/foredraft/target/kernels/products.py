@@ -71,7 +71,7 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
                 if by_matrix:
                     multiply_matrix_int8(source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
                 else:
-                    multiply_int8(count, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
+                    multiply_int8(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
                 multiply_high(plan, row, count, packed, tile)
                 scales = plan[at.ROW_SCALE] + 4 * row
                 dequantise(tile, count, scales, plan[at.ROW_SUM] + 4 * row, scale + LINE * panel)
@@ -79,9 +79,9 @@ def product(plan, stage, rank, record, field, size, columns, mode, factor, targe
                 if by_matrix:
                     multiply_matrix_bf16(source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words)
                 else:
-                    multiply_bf16(count, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
+                    multiply_bf16(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
             else:
-                multiply_f32(count, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
+                multiply_f32(count, 3, source, plan[at.WORD_BYTES], packed, LINE, tile, LINE, words, wanted, lines)
             if bias:
                 add_bias(tile, count, bias + LINE * panel)
             filled = min(wide, columns - panel * wide)
@@ -134,7 +134,7 @@ def add_bias(tile, rows, bias):
             floats[row, column] += columns[column]
 
 
-@njit(fastmath={"contract"})
+@njit
 def deliver(tile, rows, filled, mode, factor, target, stride):
     whole = filled == (PANEL // 2 if mode == GATE else PANEL)
     for row in range(rows):

@@ -258,37 +258,13 @@ def _call_tile(builder: Any, kind: _Kind, rows: Any, width: Any, arguments: list
     builder.position_at_end(end)
 
 
-def _weights_tile(name: str, arithmetic: _Arithmetic) -> Any:
-    """An intrinsic (rows, a, a_stride, w, w_stride, c, c_stride, words, wanted, lines) for a panel of weights."""
-    kind = _Kind(name, 8, (3,), arithmetic, asks=True)
-
-    @intrinsic
-    def tile(
-        typingctx: Any,
-        rows: Any,
-        a: Any,
-        a_stride: Any,
-        w: Any,
-        w_stride: Any,
-        c: Any,
-        c_stride: Any,
-        words: Any,
-        wanted: Any,
-        lines: Any,
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            rows, *rest = arguments
-            _call_tile(builder, kind, rows, ir.Constant(I64, kind.widths[0]), rest)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 10), generate
-
-    return tile
-
-
-def _block_tile(name: str, widths: tuple[int, ...], arithmetic: _Arithmetic, accumulate: bool = False) -> Any:
-    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words) for what the first cache holds."""
-    kind = _Kind(name, 6, widths, arithmetic, accumulate)
+def _tile(
+    name: str, most: int, widths: tuple[int, ...], arithmetic: _Arithmetic, accumulate: bool = False, asks: bool = False
+) -> Any:
+    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words), with (wanted, lines) behind if it asks,
+    that calls the tile function for that many rows and that width.
+    """
+    kind = _Kind(name, most, widths, arithmetic, accumulate, asks)
 
     @intrinsic
     def tile(
@@ -302,25 +278,27 @@ def _block_tile(name: str, widths: tuple[int, ...], arithmetic: _Arithmetic, acc
         c: Any,
         c_stride: Any,
         words: Any,
+        wanted: Any = None,
+        lines: Any = None,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             rows, width, *rest = arguments
-            nothing = ir.Constant(I64, 0)
-            _call_tile(builder, kind, rows, width, [*rest, nothing, nothing])
+            nowhere = () if asks else (ir.Constant(I64, 0),) * 2
+            _call_tile(builder, kind, rows, width, [*rest, *nowhere])
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), generate
+        return types.void(*[types.int64] * (11 if asks else 9)), generate
 
     return tile
 
 
-multiply_int8 = _weights_tile("multiply_int8", INT8)
-multiply_bf16 = _weights_tile("multiply_bf16", BF16)
-multiply_f32 = _weights_tile("multiply_f32", F32)
-score_bf16 = _block_tile("score_bf16", (4,), BF16)
-score_f32 = _block_tile("score_f32", (4,), F32)
-weigh_bf16 = _block_tile("weigh_bf16", (1, 4), BF16, accumulate=True)
-weigh_f32 = _block_tile("weigh_f32", (1, 4), F32, accumulate=True)
+multiply_int8 = _tile("multiply_int8", 8, (3,), INT8, asks=True)
+multiply_bf16 = _tile("multiply_bf16", 8, (3,), BF16, asks=True)
+multiply_f32 = _tile("multiply_f32", 8, (3,), F32, asks=True)
+score_bf16 = _tile("score_bf16", 6, (4,), BF16)
+score_f32 = _tile("score_f32", 6, (4,), F32)
+weigh_bf16 = _tile("weigh_bf16", 6, (1, 4), BF16, accumulate=True)
+weigh_f32 = _tile("weigh_f32", 6, (1, 4), F32, accumulate=True)
 
 
 def _signed_halves(builder: Any, word: Any) -> tuple[Any, Any]:
