@@ -41,7 +41,7 @@ def _needed_bits(lead: float) -> float:
     return 2.0**32 * math.exp(-math.exp(-lead)) - 4.0 if lead > -4.0 else -1.0
 
 
-_NEEDED = np.array([_needed_bits(float(lead)) for lead in range(math.ceil(GUMBEL_MAX))])
+_NEEDED = np.array([_needed_bits.py_func(float(lead)) for lead in range(math.ceil(GUMBEL_MAX))])
 """For whole leads: spares most tokens their own."""
 
 
@@ -61,10 +61,7 @@ def _all_rows(
         high = np.uint32((keys[row] >> 32) & 0xFFFFFFFF)
         values = scores[row]
         floor = floors[row]
-        start = 0
-        for block in range(1, blocks):
-            if maxima[row, block] > maxima[row, start]:
-                start = block
+        start = np.argmax(maxima[row])
         winner = start * BLOCK + np.argmax(values[start * BLOCK : (start + 1) * BLOCK])
         best = np.float64(values[winner]) + noise_of(hash_bits(np.uint32(winner), low, high))
         for turn in range(blocks):  # the best block first: it sets a mark that most others can't reach
