@@ -198,9 +198,9 @@ def score(paired, queries, query_bytes, count, words, columns, target, span):
         tile = min(TILE_QUERIES, count - query)
         source, out = queries + query * query_bytes, target + 4 * query * span
         if paired:
-            score_bf16(tile, 4, source, query_bytes, columns, KEY_BLOCK * 4, out, 4 * span, words)
+            score_bf16(tile, 4, source, query_bytes, columns, KEY_BLOCK * 4, out, 4 * span, words, 0, 0)
         else:
-            score_f32(tile, 4, source, query_bytes, columns, KEY_BLOCK * 4, out, 4 * span, words)
+            score_f32(tile, 4, source, query_bytes, columns, KEY_BLOCK * 4, out, 4 * span, words, 0, 0)
 
 
 @njit
@@ -244,9 +244,9 @@ def weigh(paired, weights, span, count, values, entries, target, head_dim):
             width = 4 if column + 64 <= head_dim else 1
             value, sums = values + 4 * column, out + 4 * column
             if paired:
-                weigh_bf16(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words)
+                weigh_bf16(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words, 0, 0)
             else:
-                weigh_f32(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words)
+                weigh_f32(tile, width, weight, 4 * span, value, 4 * head_dim, sums, 4 * head_dim, words, 0, 0)
             column += 16 * width
 
 

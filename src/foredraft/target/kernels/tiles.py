@@ -261,8 +261,8 @@ def _call_tile(builder: Any, kind: _Kind, rows: Any, width: Any, arguments: list
 def _tile(
     name: str, most: int, widths: tuple[int, ...], arithmetic: _Arithmetic, accumulate: bool = False, asks: bool = False
 ) -> Any:
-    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words), with (wanted, lines) behind if it asks,
-    that calls the tile function for that many rows and that width.
+    """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words, wanted, lines) that calls the tile
+    function for that many rows and that width. One that doesn't ask ignores `wanted` and `lines`.
     """
     kind = _Kind(name, most, widths, arithmetic, accumulate, asks)
 
@@ -278,16 +278,15 @@ def _tile(
         c: Any,
         c_stride: Any,
         words: Any,
-        wanted: Any = None,
-        lines: Any = None,
+        wanted: Any,
+        lines: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             rows, width, *rest = arguments
-            nowhere = () if asks else (ir.Constant(I64, 0),) * 2
-            _call_tile(builder, kind, rows, width, [*rest, *nowhere])
+            _call_tile(builder, kind, rows, width, rest)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * (11 if asks else 9)), generate
+        return types.void(*[types.int64] * 11), generate
 
     return tile
 
