@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import linear
 
 from foredraft.bench.passes import milliseconds
+from foredraft.target.provenance import processor_features
 
 __all__ = ["copy_rate", "core_count", "instruction_sets", "product_invariance"]
 
@@ -34,10 +35,8 @@ def core_count() -> int:
 
 def instruction_sets() -> list[str]:
     """Those of the processor's vector extensions that matter to products."""
-    import llvmlite.binding
-
-    features = dict(llvmlite.binding.get_host_cpu_features())
-    return [name for name in INSTRUCTION_SETS if features.get(name)]
+    available = processor_features()
+    return [name for name in INSTRUCTION_SETS if name in available]
 
 
 def copy_rate(device: torch.device) -> float:

@@ -24,6 +24,7 @@ from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.load_cache import note_path, read_object, write_note
 from foredraft.target.machine import device_name
+from foredraft.target.provenance import provenance
 
 __all__ = [
     "PassCosts",
@@ -163,9 +164,8 @@ def machine_name(device: torch.device) -> str:
 
 def profile_path(fingerprint: str, decoder: Decoder) -> Path:
     """Where the profile of a model is kept that runs in this format and this way on this machine."""
-    return note_path(
-        "profiles", repr((machine_name(decoder.device), fingerprint, decoder.weight_format, decoder.way_name))
-    )
+    way = (decoder.weight_format, decoder.way_name, provenance())
+    return note_path("profiles", repr((machine_name(decoder.device), fingerprint, way)))
 
 
 def save_profile(path: Path, points: Iterable[PassPoint], machine: str) -> None:

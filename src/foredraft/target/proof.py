@@ -9,8 +9,6 @@ user has.
 
 from __future__ import annotations
 
-import hashlib
-import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +21,7 @@ from foredraft.target.flat_pass import FlatPass, Segment
 from foredraft.target.kv_cache import KVCache
 from foredraft.target.load_cache import note_path, read_object, write_note
 from foredraft.target.machine import device_name
+from foredraft.target.provenance import provenance
 from foredraft.target.quantization import WeightFormat
 
 __all__ = ["Probe", "RowCheck", "Verdict", "check_rows", "prove", "recall", "remember", "take_probe"]
@@ -132,15 +131,7 @@ def remember(fingerprint: str, weight_format: WeightFormat, device: torch.device
 
 def _note(fingerprint: str, weight_format: WeightFormat, device: torch.device) -> Path:
     """The file of a verdict; its name changes with anything that could change the verdict."""
-    import llvmlite
-    import numba
-    import transformers
-
-    sources = sorted(Path(__file__).parent.rglob("*.py"))
-    code = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    versions = (torch.__version__, transformers.__version__, numba.__version__, llvmlite.__version__, code)
-    processor = (platform.machine(), llvmlite.binding.get_host_cpu_name())
-    return note_path("proofs", repr((fingerprint, weight_format, versions, processor, device_name(device))))
+    return note_path("proofs", repr((fingerprint, weight_format, provenance(), device_name(device))))
 
 
 def _scattered(count: int, vocab_size: int) -> list[int]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 import llvmlite.ir as ir
 from numba.core import cgutils
 
+from foredraft.target.provenance import processor_features
+
 __all__ = [
     "F32",
+    "FEATURES",
     "FLOATS",
     "I8",
     "I16",
@@ -23,7 +25,6 @@ __all__ = [
     "SPLIT_INT8",
     "call",
     "constant",
-    "features",
     "halves_of",
     "load",
     "offset",
@@ -40,20 +41,18 @@ INTS = ir.VectorType(I32, LANES)
 FLOATS = ir.VectorType(F32, LANES)
 
 
-def features() -> dict[str, bool]:
-    return dict(llvmlite.binding.get_host_cpu_features())
+FEATURES = processor_features()
 
 
 def serves_processor() -> bool:
     """Whether the compiled kernels can run here."""
-    available = features()
-    return bool(available.get("avx2") and available.get("fma"))
+    return {"avx2", "fma"} <= FEATURES
 
 
-SPLIT_INT8 = not features().get("avx512vnni")
+SPLIT_INT8 = "avx512vnni" not in FEATURES
 """Without a dot product of bytes, a row's four int8 of a word are stored as 16-bit numbers 0, 2, 1, 3."""
 
-SPLIT_BF16 = not features().get("avx512bf16")
+SPLIT_BF16 = "avx512bf16" not in FEATURES
 """Without a dot product of bfloat16 numbers, a row's are stored as float32."""
 
 

@@ -17,7 +17,7 @@ import llvmlite.ir as ir
 from numba import types
 from numba.extending import intrinsic
 
-from foredraft.target.kernels.builder import I8, I64, features, prefetch
+from foredraft.target.kernels.builder import FEATURES, I8, I64, prefetch
 
 __all__ = [
     "HAS_MATRIX_UNIT",
@@ -46,8 +46,7 @@ AHEAD = 4096
 
 def _granted() -> bool:
     """Whether the processor has the unit and Linux lets this process use it; threads that start later inherit that."""
-    wanted = ("amx-tile", "amx-int8", "amx-bf16")
-    if sys.platform != "linux" or not all(features().get(name) for name in wanted):
+    if sys.platform != "linux" or not {"amx-tile", "amx-int8", "amx-bf16"} <= FEATURES:
         return False
     arch_prctl, request, tile_data = 158, 0x1023, 18
     return ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0

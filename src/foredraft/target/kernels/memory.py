@@ -10,7 +10,7 @@ import llvmlite.ir as ir
 from numba import types
 from numba.extending import intrinsic
 
-from foredraft.target.kernels.builder import I64, call, features
+from foredraft.target.kernels.builder import FEATURES, I64, call
 
 __all__ = [
     "add_atomically",
@@ -68,7 +68,7 @@ def relax(typingctx: Any) -> Any:
     """Tell the core that this is a spin loop."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if features().get("sse2"):
+        if "sse2" in FEATURES:
             call(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
         return context.get_dummy_value()
 

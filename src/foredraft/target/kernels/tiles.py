@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import llvmlite.binding
 import llvmlite.ir as ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from foredraft.target.kernels.builder import (
+    FEATURES,
     FLOATS,
     I16,
     I32,
@@ -33,7 +33,6 @@ from foredraft.target.kernels.builder import (
     SPLIT_INT8,
     call,
     constant,
-    features,
     halves_of,
     load,
     offset,
@@ -41,6 +40,7 @@ from foredraft.target.kernels.builder import (
     splat,
     store,
 )
+from foredraft.target.provenance import compiled_for
 
 __all__ = [
     "multiply_bf16",
@@ -53,7 +53,7 @@ __all__ = [
     "weigh_f32",
 ]
 
-ASKING_FROM = 6 if llvmlite.binding.get_host_cpu_name().startswith("znver") else 1
+ASKING_FROM = 6 if compiled_for()[0].startswith("znver") else 1
 """Rows of a tile from which on it asks for weights before they are needed. Where tiles of fewer rows read so fast that
 the processor's own prefetching keeps up, the requests only cost: so on AMD's, not on Intel's."""
 
@@ -113,7 +113,7 @@ class _Arithmetic(NamedTuple):
     cells: int
 
 
-WIDE = bool(features().get("avx512f"))
+WIDE = "avx512f" in FEATURES
 INT8 = _Arithmetic(INTS, _whole, _step_dot_int8, halves=1, cells=24)
 if SPLIT_INT8:
     INT8 = _Arithmetic(INTS, _split_int8, _step_pairs, halves=2, cells=12 if WIDE else 3)
