@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -22,7 +23,17 @@ from foredraft.noise import gumbel, row_key
 from foredraft.tree import TokenTree
 from foredraft.types import Sequence
 
-__all__ = ["Rows", "best_under_noise", "is_edited", "is_filtered", "pick", "process", "raw_logprobs", "rows_of"]
+__all__ = [
+    "Rows",
+    "best_under_noise",
+    "is_edited",
+    "is_filtered",
+    "keys_of",
+    "pick",
+    "process",
+    "raw_logprobs",
+    "rows_of",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,13 +45,6 @@ class Rows:
     sequence: Sequence
     paths: Collection[tuple[int, ...]]
     stop_ids: tuple[int, ...] = ()
-
-    def keys(self, device: torch.device) -> Tensor:
-        """[n, 1] noise keys, one per row."""
-        sequence = self.sequence
-        length = len(sequence.tokens)
-        keys = [row_key(sequence.seed, sequence.choice, length + len(path)) for path in self.paths]
-        return torch.tensor(keys, dtype=torch.int64, device=device).unsqueeze(1)
 
 
 def rows_of(batch: Collection[Sequence], tree: TokenTree, eos_token_ids: tuple[int, ...] = ()) -> list[Rows]:
@@ -55,29 +59,36 @@ def rows_of(batch: Collection[Sequence], tree: TokenTree, eos_token_ids: tuple[i
     return result
 
 
+def keys_of(parts: Collection[Rows], device: torch.device) -> Tensor:
+    """[n, 1] noise keys, one for every row of all parts."""
+    keys = [
+        row_key(part.sequence.seed, part.sequence.choice, len(part.sequence.tokens) + len(path))
+        for part in parts
+        for path in part.paths
+    ]
+    return torch.tensor(keys, dtype=torch.int64, device=device).unsqueeze(1)
+
+
 def pick(logits: Tensor, rows: Collection[Rows]) -> Tensor:
     """The target's own next token at every row.
 
     logits [R, V] of any float type, the rows of all sequences one after the other -> [R] int64
     """
-    picks = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-    first = 0
-    for group in _adjacent(rows):
+    picks, first = [], 0
+    for _, parts in groupby(rows, key=_treatment):
+        group = list(parts)
         last = first + sum(len(part.paths) for part in group)
-        if _unprocessed(group[0].sequence):
-            picks[first:last] = _likeliest(logits[first:last])
-        else:
-            picks[first:last] = _picked(logits[first:last], group[0])
+        picks.append(_picked(logits[first:last], group))
         first = last
-    return picks
+    return torch.cat(picks) if picks else torch.empty(0, dtype=torch.int64, device=logits.device)
 
 
-def _picked(logits: Tensor, rows: Rows) -> Tensor:
-    """The picks [n] of one sequence's rows [n, V]."""
-    scores, params = _unfiltered(logits, rows), rows.sequence.params
+def _picked(logits: Tensor, group: Collection[Rows]) -> Tensor:
+    """The picks [n] of the rows [n, V] of sequences that are treated alike."""
+    scores, params = _unfiltered(logits, group[0]), group[0].sequence.params
     if params.greedy:
         return _likeliest(scores)
-    return best_under_noise(scores, rows.keys(logits.device), floors(scores, params))
+    return best_under_noise(scores, keys_of(group, logits.device), floors(scores, params))
 
 
 def _likeliest(logits: Tensor) -> Tensor:
@@ -118,19 +129,12 @@ def raw_logprobs(logits: Tensor) -> Tensor:
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(dim=-1)
 
 
-def _adjacent(rows: Collection[Rows]) -> list[list[Rows]]:
-    """Runs of sequences that need no processing are picked together; each of the others is a group of its own."""
-    groups: list[list[Rows]] = []
-    for part in rows:
-        if groups and _unprocessed(part.sequence) and _unprocessed(groups[-1][0].sequence):
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-    return groups
-
-
-def _unprocessed(sequence: Sequence) -> bool:
-    return sequence.params.greedy and not is_edited(sequence)
+def _treatment(rows: Rows) -> tuple[float, ...]:
+    """Neighbours of the same treatment are picked for together; edited logits are a sequence's own."""
+    sequence, params = rows.sequence, rows.sequence.params
+    if is_edited(sequence):
+        return (id(sequence),)
+    return () if params.greedy else (params.temperature, params.top_k, params.top_p, params.min_p)
 
 
 def is_edited(sequence: Sequence) -> bool:

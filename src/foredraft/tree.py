@@ -78,15 +78,15 @@ class TokenTree:
         return self.tokens.shape[1]
 
     @cached_property
-    def sizes(self) -> Tensor:
-        """[B] nodes per row."""
-        return (self.tokens >= 0).sum(dim=1)
+    def sizes(self) -> list[int]:
+        """Nodes of each row."""
+        return (self.tokens >= 0).sum(dim=1).tolist() if self.width else [0] * self.batch
 
     @cached_property
     def levels(self) -> list[list[int]]:
         """For each row, the distance of its real nodes from the root, 1 for its children."""
         rows = []
-        for parents, size in zip(self.parents.tolist(), self.sizes.tolist(), strict=True):
+        for parents, size in zip(self.parents.tolist(), self.sizes, strict=True):
             own: list[int] = []
             for parent in parents[:size]:
                 own.append(own[parent] + 1 if parent >= 0 else 1)
@@ -106,7 +106,7 @@ class TokenTree:
 
     def prune(self, budget: Sequence[int]) -> TokenTree:
         """The first `budget[b]` nodes of each row; nodes come after their parents, so what is left is a tree."""
-        if all(size <= nodes for size, nodes in zip(self.sizes.tolist(), budget, strict=True)):
+        if all(size <= nodes for size, nodes in zip(self.sizes, budget, strict=True)):
             return self
         width = min(self.width, max(budget, default=0))
         limit = torch.tensor(list(budget), dtype=torch.int64, device=self.tokens.device)
@@ -146,7 +146,7 @@ class TokenTree:
         if not self.width:
             return
         all_tokens, all_parents = self.tokens.tolist(), self.parents.tolist()
-        for row, (tokens, parents, size) in enumerate(zip(all_tokens, all_parents, self.sizes.tolist(), strict=True)):
+        for row, (tokens, parents, size) in enumerate(zip(all_tokens, all_parents, self.sizes, strict=True)):
             _check_nodes(row, tokens, parents, size, vocab_size)
         if self.scores is not None:
             for row, (parents, scores) in enumerate(zip(all_parents, self.scores.tolist(), strict=True)):

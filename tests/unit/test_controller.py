@@ -54,7 +54,7 @@ def test_the_number_of_nodes_is_the_best_one(acceptance: float, batch: int, fixe
     controller = AutoController(costs, host_ms=0.0)
     kept = controller.select(sequences(batch), chains(batch, 8, acceptance), NOTHING_ELSE)
     wanted = best_length(costs, batch, 8, acceptance, 0.0)
-    total = int(kept.sizes.sum())
+    total = sum(kept.sizes)
     # nodes are taken one by one, so the last level may be cut in the middle
     assert batch * (wanted - 1) <= total <= batch * (wanted + 1)
     if wanted == 0:
@@ -72,7 +72,7 @@ def test_drafts_are_worth_no_more_beside_a_prompt() -> None:
         alone, beside = (
             AutoController(machine(10, 2), host_ms=0.0)
             .select(sequences(2), chains(2, 8, acceptance), Load(prompt_rows=prompt_rows, cached=0))
-            .sizes.tolist()
+            .sizes
             for prompt_rows in (0, 60)
         )
         assert alone == beside
@@ -155,7 +155,7 @@ def test_likelier_rows_get_more_nodes() -> None:
         [([1, 2, 3, 4], [-1, 0, 1, 2])] * 2, [[0.95, 0.9, 0.85, 0.8], [0.1, 0.01, 0.001, 0.0001]]
     )
     kept = AutoController(machine(10, 2)).select(sequences(2), tree, NOTHING_ELSE)
-    assert kept.sizes.tolist() == [4, 0]
+    assert kept.sizes == [4, 0]
 
 
 def test_what_is_kept_is_a_tree() -> None:
@@ -172,7 +172,7 @@ def test_what_is_kept_is_a_tree() -> None:
 
 def report(controller: AutoController, tree: TokenTree, accepted: list[int], costs: PassCosts, noise: float) -> None:
     batch = tree.batch
-    rows = batch + int(tree.sizes.sum())
+    rows = batch + sum(tree.sizes)
     controller.observe(
         StepReport(
             method="simulated",
@@ -181,7 +181,7 @@ def report(controller: AutoController, tree: TokenTree, accepted: list[int], cos
             prompt_rows=0,
             cached_tokens=0,
             sequence_ids=list(range(batch)),
-            drafted=tree.sizes.tolist(),
+            drafted=tree.sizes,
             accepted=accepted,
             verify_seconds=costs(rows, 0, batch) * noise / 1e3,
             host_seconds=0.0001,
@@ -201,14 +201,14 @@ def simulate(costs: PassCosts, acceptance: list[float], *, batch: int = 1, score
             tree = TokenTree(tree.tokens, tree.parents)
         kept = controller.select(sequences(batch), tree, NOTHING_ELSE)
         accepted = []
-        for size in kept.sizes.tolist():
+        for size in kept.sizes:
             count = 0
             while count < size and draw.random() < truth:
                 count += 1
             accepted.append(count)
         report(controller, kept, accepted, costs, noise=draw.lognormvariate(0, 0.1))
         tokens += sum(1 + count for count in accepted)
-        milliseconds += costs(batch + int(kept.sizes.sum()), 0, batch)
+        milliseconds += costs(batch + sum(kept.sizes), 0, batch)
         length = best_length(costs, batch, 8, truth, 0.0)
         best_tokens += batch * sum(truth**depth for depth in range(length + 1))
         best_milliseconds += costs(batch * (1 + length), 0, batch)
@@ -303,7 +303,7 @@ def test_acceptance_is_learnt_beside_prompts() -> None:
     tree = chains(1, 4, 0.9)
     for _ in range(40):
         kept = controller.select(batch, tree, beside)
-        nodes = int(kept.sizes.sum())
+        nodes = sum(kept.sizes)
         step = StepReport("x", 1, 31 + nodes, 30, 0, [0], [nodes], [0], verify_seconds=0.04)
         controller.observe(step, kept)
     assert controller.select(batch, tree, beside).width == 0

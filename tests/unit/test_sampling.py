@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import Nodes, nodes, path_to
 
 from foredraft.noise import gumbel
-from foredraft.sampling import Rows, pick, process, raw_logprobs, rows_of
+from foredraft.sampling import Rows, keys_of, pick, process, raw_logprobs, rows_of
 from foredraft.token_counts import TokenCounts
 from foredraft.tree import TokenTree
 from foredraft.types import SamplingParams, Sequence
@@ -153,7 +153,7 @@ def test_a_large_vocabulary_picks_by_the_definition(
     logits[5:] = logits[5:].masked_fill(random_logits(19, vocab_size, seed=1) < 2.0, -torch.inf)  # most are excluded
     logits[10:15, 3:] = -torch.inf
     logits[15:20, :-1] = -torch.inf
-    definition = logits + gumbel(rows.keys(logits.device), torch.arange(vocab_size))
+    definition = logits + gumbel(keys_of([rows], logits.device), torch.arange(vocab_size))
     assert pick(logits, [rows]).tolist() == definition.argmax(dim=-1).tolist(), kind
 
 
@@ -162,7 +162,7 @@ def test_a_large_vocabulary_picks_by_the_definition(
 def test_a_large_vocabulary_picks_by_the_definition_for_any_seed(seed: int, scale: float, vocab_size: int) -> None:
     rows = Rows(sequence_of([1], [], SamplingParams(), seed=seed), [(), (1,), (1, 1), (1, 1, 1)])
     logits = random_logits(4, vocab_size, seed, scale)
-    definition = logits + gumbel(rows.keys(logits.device), torch.arange(vocab_size))
+    definition = logits + gumbel(keys_of([rows], logits.device), torch.arange(vocab_size))
     assert pick(logits, [rows]).tolist() == definition.argmax(dim=-1).tolist()
 
 

@@ -16,7 +16,7 @@ def rows_of_tree(tree: TokenTree) -> list[Nodes]:
     """Back to (tokens, parents) without padding."""
     return [
         (tokens[:size], parents[:size])
-        for tokens, parents, size in zip(tree.tokens.tolist(), tree.parents.tolist(), tree.sizes.tolist(), strict=True)
+        for tokens, parents, size in zip(tree.tokens.tolist(), tree.parents.tolist(), tree.sizes, strict=True)
     ]
 
 
@@ -86,7 +86,7 @@ def test_a_chain_is_the_tree_of_its_only_path(drafts: list[list[int]]) -> None:
 
 def test_the_empty_tree_has_a_row_for_everyone_and_no_nodes() -> None:
     tree = TokenTree.empty(3)
-    assert (tree.batch, tree.width, tree.sizes.tolist()) == (3, 0, [0, 0, 0])
+    assert (tree.batch, tree.width, tree.sizes) == (3, 0, [0, 0, 0])
     assert TokenTree.chain([[], []]).width == 0
     assert TokenTree.from_nodes([]).batch == 0
     tree.validate(tree.batch, 1)

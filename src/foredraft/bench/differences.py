@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from foredraft.noise import gumbel
-from foredraft.sampling import process, rows_of
+from foredraft.sampling import keys_of, process, rows_of
 from foredraft.target.target import Target
 from foredraft.tree import TokenTree
 from foredraft.types import Batch, Chunk, SamplingParams, Sequence
@@ -65,6 +65,6 @@ def top_two_gap(target: Target, prompt: Collection[int], output: Collection[int]
     [rows] = rows_of([sequence], tree, target.eos_token_ids)
     scores = process(logits, rows).double()
     if not params.greedy:
-        scores = scores + gumbel(rows.keys(scores.device), torch.arange(scores.shape[-1], device=scores.device))
+        scores = scores + gumbel(keys_of([rows], scores.device), torch.arange(scores.shape[-1], device=scores.device))
     best, second = scores[0].topk(2).values.tolist()
     return float(best - second)

@@ -97,8 +97,7 @@ class DraftModelDrafter(BaseDrafter):
         return tree_of([self._draft(chains.get(sequence.id)) for sequence in batch])
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
-        for sequence in batch:
-            self._proposals.judge(sequence)
+        self._proposals.judge_all(batch)
 
     def end(self, sequence: Sequence) -> None:
         self._proposals.drop(sequence)

@@ -140,10 +140,8 @@ class EagleDrafter(BaseDrafter):
             self._sprout(growing, self._read(growing))
         return tree_of([self._draft(sequence, growths.get(sequence.id)) for sequence in batch])
 
-    @torch.inference_mode()
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
-        for sequence in batch:
-            self._proposals.judge(sequence)
+        self._proposals.judge_all(batch)
         if features.hidden is None:
             return
         first = 0

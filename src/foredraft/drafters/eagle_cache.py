@@ -196,6 +196,7 @@ class EagleCache:
             return None
         return self.kv.keys[-1][slot, 0, shared].clone()
 
+    @torch.inference_mode()
     def _pass(self, work: list[tuple[_Held, int]]) -> None:
         """One pass over waiting rows of several sequences."""
         tokens: list[int] = []

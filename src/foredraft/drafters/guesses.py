@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foredraft.noise import gumbel, row_key
-from foredraft.sampling import Rows, best_under_noise, is_edited, process
+from foredraft.sampling import Rows, best_under_noise, is_edited, keys_of, process
 from foredraft.types import Sequence
 
 __all__ = [
@@ -72,7 +72,7 @@ def guess(
         logits, draft_ids = _spread(logits, draft_ids, vocab_size), None
     scores = process(logits, rows)
     if not params.greedy:
-        keys = rows.keys(scores.device)
+        keys = keys_of([rows], scores.device)
         full = scores if draft_ids is None else _spread(scores, draft_ids, vocab_size)
         return _under_noise(scores, full, keys, count, draft_ids, ranking)
     tokens, shares = _best(scores, min(count, scores.shape[-1]))

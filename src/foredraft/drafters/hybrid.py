@@ -126,7 +126,7 @@ class HybridDrafter(BaseDrafter):
         """What the step took, unless prompts were read in it, which take their own time; and which drafts came true.
         `lengths` are the tokens that came.
         """
-        emitted, verified = sum(lengths), features.tree.sizes.tolist()
+        emitted, verified = sum(lengths), features.tree.sizes
         if sum(features.counts) <= emitted:
             now = time.perf_counter()
             self._token_seconds.add((now - self._began) / emitted)

@@ -2,8 +2,8 @@
 
 A drafter is asked when its usual draft saves more time than making it and verifying its nodes take. The time of a draft
 is that of one that follows upon another: the first one of a sequence, and the first after a pause, also read what was
-said meanwhile, which is paid once. Where asking doesn't pay, a draft is tried now and then, so seldom that trying takes
-a set share of the time.
+said meanwhile, which those that usually follow must earn together. Where asking doesn't pay, a draft is tried now and
+then, so seldom that trying takes a set share of the time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ TRYING = 0.005
 """Share of the time for drafts that aren't expected to pay."""
 FRESH = 16
 """Tokens since its last draft that a drafter reads in no time."""
-PAID_BACK = 32
-"""Steps in which a sequence should earn what reading its text takes."""
+FIRST_RUN, FIRST_RUNS = 32, 8
+"""Drafts that are taken to follow a reading, and to earn what it takes, and how many readings that is worth."""
 FIRST_GAIN, FIRST_DRAFTS = 0.6, 8
 """Accepted tokens of a draft before anything is known, and how many drafts that is worth."""
 HOPE, OWN = 1.3, 0.08
@@ -68,6 +68,9 @@ class Member:
         self._commit_seconds = RunningMean()
         self._read: dict[int, int] = {}
         """By sequence, the tokens that were there at its last draft."""
+        self._runs: dict[int, int] = {}
+        """By sequence, its drafts since something had to be read for one, that one included."""
+        self._usual_run = RunningMean(FIRST_RUN, FIRST_RUNS)
         self._next_try = 0.0
 
     @cached_property
@@ -120,6 +123,7 @@ class Member:
     def end(self, sequence: Sequence) -> None:
         self.proposals.drop(sequence)
         self._read.pop(sequence.id, None)
+        self._end_run(sequence)
         self._own_gains.pop(sequence.id, None)
         self.drafter.end(sequence)
 
@@ -130,7 +134,7 @@ class Member:
         unread = max(0, self._unread(sequence) - FRESH)
         saved = (self._gain(sequence) - expected) * worth.token
         taken = drafting + self._verified.value * worth.node
-        return saved - MARGIN * taken > self._reading.value * unread / PAID_BACK
+        return saved - MARGIN * taken > self._reading.value * unread / self._usual_run.value
 
     def _gain(self, sequence: Sequence) -> float:
         return self._own_gains[sequence.id].given(HOPE * self._gains[sequence.params.greedy].value)
@@ -139,6 +143,10 @@ class Member:
         gains = self._gains[sequence.params.greedy]
         self._own_gains[sequence.id].add(tokens, HOPE * gains.value)
         gains.add(tokens)
+
+    def _end_run(self, sequence: Sequence) -> None:
+        if (run := self._runs.pop(sequence.id, 0)) > 0:
+            self._usual_run.add(run)
 
     def _unread(self, sequence: Sequence) -> int:
         return len(sequence.tokens) - self._read.get(sequence.id, 0)
@@ -150,7 +158,11 @@ class Member:
             self._seconds.add(each)
         else:
             self._reading.add(max(0.0, seconds - len(asked) * self._seconds.value), sum(unread))
-        self._read.update({sequence.id: len(sequence.tokens) for sequence in asked})
+        for sequence in asked:
+            if self._unread(sequence) > FRESH:
+                self._end_run(sequence)
+            self._runs[sequence.id] = self._runs.get(sequence.id, 0) + 1
+            self._read[sequence.id] = len(sequence.tokens)
         self._next_try = time.perf_counter() + seconds / TRYING
 
     def _drafts(self, tree: TokenTree, budget: Collection[int]) -> list[tuple[Draft, list[int]]]:

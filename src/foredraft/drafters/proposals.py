@@ -109,6 +109,12 @@ class Proposals:
             came_true += right
         return came_true
 
+    def judge_all(self, batch: Collection[Sequence]) -> None:
+        """Learn from the tokens that came to these sequences."""
+        if self._open:
+            for sequence in batch:
+                self.judge(sequence)
+
     def drop(self, sequence: Sequence) -> None:
         """Forget the last draft, if any."""
         self._open.pop(sequence.id, None)

@@ -134,8 +134,7 @@ class SuffixDrafter(BaseDrafter):
         return tree_of([self._draft(sequence, nodes) for sequence, nodes in zip(batch, budget, strict=True)])
 
     def commit(self, batch: Collection[Sequence], verdict: Verdict, features: Features) -> None:
-        for sequence in batch:
-            self._proposals.judge(sequence)
+        self._proposals.judge_all(batch)
 
     def end(self, sequence: Sequence) -> None:
         finished = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)

@@ -8,6 +8,7 @@ stands in, and before that is known some trust, since most first drafts fail eve
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -35,8 +36,13 @@ class Asking:
     _draft_ms: LowEstimate = field(default_factory=LowEstimate)
     _usual: float | None = None
     _saved: defaultdict[int, OwnMean] = field(default_factory=lambda: defaultdict(lambda: OwnMean(LATEST)))
-    _waited: dict[int, int] = field(default_factory=dict)
+    _step: int = 0
+    _last: dict[int, int] = field(default_factory=dict)
+    """The step that a sequence was last asked in, or came before."""
     _asked: set[int] = field(default_factory=set)
+    _resting: list[int] = field(default_factory=list)
+    _wake: int = 0
+    """The step before which none of those that rest is due, so that nobody needs to look."""
 
     @property
     def draft_ms(self) -> float:
@@ -45,14 +51,22 @@ class Asking:
 
     def choose(self, sequence_ids: list[int], token_ms: float) -> set[int]:
         """The sequences to ask this step; `token_ms` is what a token takes without drafts."""
+        self._step += 1
+        if self._step < self._wake and sequence_ids == self._resting:
+            self._asked = set()
+            return self._asked
         pause = min(LONGEST_PAUSE, self.draft_ms / (self.share * token_ms))
         self._asked = {sequence_id for sequence_id in sequence_ids if self._is_due(sequence_id, pause)}
+        if not self._asked:
+            self._resting = list(sequence_ids)
+            self._wake = math.ceil(min(self._last[sequence_id] for sequence_id in sequence_ids) + pause)
         return self._asked
 
     def observe(self, saved_ms: dict[int, float], draft_ms: float) -> None:
-        """What the step's drafts saved for each sequence, and how long drafting took in all."""
-        if self._asked:
-            self._draft_ms.add(draft_ms / len(self._asked))
+        """What the step's drafts saved for each sequence, and how long drafting took in all, if any was asked."""
+        if not self._asked:
+            return
+        self._draft_ms.add(draft_ms / len(self._asked))
         for sequence_id in self._asked & saved_ms.keys():
             now = saved_ms[sequence_id]
             self._saved[sequence_id].add(now, self._first_ms())
@@ -60,13 +74,15 @@ class Asking:
 
     def forget(self, sequence_id: int) -> None:
         self._saved.pop(sequence_id, None)
-        self._waited.pop(sequence_id, None)
+        self._last.pop(sequence_id, None)
+        self._wake = 0
 
     def _is_due(self, sequence_id: int, pause: float) -> bool:
-        waited = self._waited.get(sequence_id, 0) + 1
+        waited = self._step - self._last.setdefault(sequence_id, self._step - 1)
         pays = self._saved[sequence_id].given(self._first_ms()) >= self.draft_ms
         due = pays or waited >= pause
-        self._waited[sequence_id] = 0 if due else waited
+        if due:
+            self._last[sequence_id] = self._step
         return due
 
     def _usual_ms(self) -> float:

@@ -185,7 +185,7 @@ class AutoController:
         if tree.scores is not None:
             return [
                 [min(value * self._record(sequence).trust, 0.999) for value in scores[:size]]
-                for sequence, scores, size in zip(batch, tree.scores.tolist(), tree.sizes.tolist(), strict=True)
+                for sequence, scores, size in zip(batch, tree.scores.tolist(), tree.sizes, strict=True)
             ]
         rows = []
         for sequence, levels, height in zip(batch, tree.levels, tree.heights, strict=True):

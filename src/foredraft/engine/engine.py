@@ -299,7 +299,7 @@ class Engine:
         logprobs: list[list[dict[int, Logprob]] | None],
     ) -> list[Delta]:
         deltas = []
-        drafts = tree.sizes.tolist()
+        drafts = tree.sizes
         for sequence, drafted, tokens, length, values in zip(
             sequences, drafts, verdict.tokens.tolist(), verdict.lengths.tolist(), logprobs, strict=True
         ):
@@ -357,7 +357,7 @@ def _by_sequence(values: Tensor, tree: TokenTree) -> Tensor:
     if len(values) == tree.batch * (tree.width + 1):
         return values.view(tree.batch, tree.width + 1, *values.shape[1:])
     padded = values.new_full((tree.batch, tree.width + 1, *values.shape[1:]), -1)
-    padded[torch.arange(tree.width + 1) <= tree.sizes.unsqueeze(1)] = values
+    padded[torch.arange(tree.width + 1) <= torch.tensor(tree.sizes).unsqueeze(1)] = values
     return padded
 
 
@@ -365,7 +365,7 @@ def _report(
     method: str, sequences: list[Sequence], tree: TokenTree, verdict: Verdict, output: TargetOutput
 ) -> StepReport:
     accepted = [length - 1 for length in verdict.lengths.tolist()]
-    drafted = tree.sizes.tolist()
+    drafted = tree.sizes
     return StepReport(
         method=method,
         batch=len(accepted),

@@ -27,7 +27,7 @@ def with_forced(tree: TokenTree, batch: Collection[Sequence], limits: Collection
     rows = [
         _merge(sequence, limit, tokens[:size], parents, own)
         for sequence, limit, size, tokens, parents, own in zip(
-            batch, limits, tree.sizes.tolist(), tree.tokens.tolist(), tree.parents.tolist(), scores, strict=True
+            batch, limits, tree.sizes, tree.tokens.tolist(), tree.parents.tolist(), scores, strict=True
         )
     ]
     nodes = [(tokens, parents) for tokens, parents, _ in rows]

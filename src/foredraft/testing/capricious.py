@@ -31,7 +31,7 @@ class CapriciousController:
 
     def select(self, batch: Collection[Sequence], tree: TokenTree, load: Load) -> TokenTree:
         kept: list[list[int]] = []
-        for parents, size in zip(tree.parents.tolist(), tree.sizes.tolist(), strict=True):
+        for parents, size in zip(tree.parents.tolist(), tree.sizes, strict=True):
             kept.append([])
             for node, parent in enumerate(parents[:size]):
                 if (parent < 0 or parent in kept[-1]) and self.source.random() < 0.67:

@@ -90,7 +90,7 @@ class Watched:
             tree.validate(rows, self._vocab_size)
         except ForedraftError as error:
             raise AssertionError(f"{what} returned an invalid tree. {error}") from error
-        for row, (size, limit) in enumerate(zip(tree.sizes.tolist(), budget, strict=True)):
+        for row, (size, limit) in enumerate(zip(tree.sizes, budget, strict=True)):
             assert size <= limit, (
                 f"{what} returned {size} nodes for sequence {row}, whose budget is {limit}; "
                 "order nodes by value and prune(budget)."

@@ -51,8 +51,7 @@ class WorkBuffers:
 
     def __init__(self, shape: PassShape, threads: int) -> None:
         self.shape, self.threads = shape, threads
-        self._rows = self._length = self._tail_width = 0
-        self._rope = torch.empty(0)
+        self._rows = self._length = self._tail_width = self._positions = 0
 
     def unit_rows(self, rows: int) -> int:
         """How many rows of a sequence attention should compute together in a pass over `rows`."""
@@ -69,10 +68,11 @@ class WorkBuffers:
         positions = max(positions, length)
         if rows > self._rows or length > self._length or tail_width > self._tail_width:
             self._grow(rows, length, tail_width)
-        elif plan[at.TAIL] == self.tail.ctypes.data and positions <= len(self._rope):
+        elif plan[at.TAIL] == self._tail_address and positions <= self._positions:
             return
-        if positions > len(self._rope):
-            self._rope = self.shape.rope(1 << max(positions - 1, 255).bit_length())
+        if positions > self._positions:
+            self._positions = 1 << max(positions - 1, 255).bit_length()
+            self._rope = self.shape.rope(self._positions)
         self._point(plan)
 
     def _grow(self, rows: int, length: int, tail_width: int) -> None:
@@ -89,6 +89,7 @@ class WorkBuffers:
         self._queries = torch.empty((rows, shape.heads * shape.head_dim))
         self.slots, self.entries, self.straight, self.lengths = (numpy.empty(rows, numpy.int64) for _ in range(4))
         self.tail = numpy.empty((rows, self._tail_width), numpy.int64)
+        self._tail_address = self.tail.ctypes.data  # asking numpy takes microseconds, and passes ask twice
         self.units = numpy.empty((rows, 2), numpy.int64)
         queries = max(UNIT_QUERIES, shape.heads // shape.kv_heads)
         needs = (
@@ -108,6 +109,6 @@ class WorkBuffers:
         plan[at.QUERIES], plan[at.ROPE] = self._queries.data_ptr(), self._rope.data_ptr()
         plan[at.ROW_SLOT], plan[at.ROW_ENTRY] = self.slots.ctypes.data, self.entries.ctypes.data
         plan[at.STRAIGHT], plan[at.LENGTH] = self.straight.ctypes.data, self.lengths.ctypes.data
-        plan[at.TAIL], plan[at.TAIL_WIDTH] = self.tail.ctypes.data, self._tail_width
+        plan[at.TAIL], plan[at.TAIL_WIDTH] = self._tail_address, self._tail_width
         plan[at.UNITS] = self.units.ctypes.data
         plan[at.SCRATCH], plan[at.SCRATCH_BYTES] = self._scratch.data_ptr(), self._scratch.shape[1]

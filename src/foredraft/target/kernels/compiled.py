@@ -86,13 +86,11 @@ class CompiledWay:
 
     def forward(self, flat: FlatPass, cache: KVCache, taps: tuple[int, ...]) -> Hidden:
         plan, rows, hidden = self._plan, flat.rows, self.shape.hidden
-        segments = numpy.array(
-            [(s.slot, s.start, s.first, s.chain, len(s.parents)) for s in flat.segments], numpy.int64
-        )
+        segments = [(s.slot, s.start, s.first, s.chain, len(s.parents)) for s in flat.segments]
         slots = [segment.slot for segment in flat.segments]
         parents = numpy.array([parent for s in flat.segments for parent in s.parents], numpy.int64)
-        tail_width = max(1, int(segments[:, 4].max()))
-        length = int((segments[:, 1] + segments[:, 3] + segments[:, 4]).max())
+        tail_width = max(1, *(nodes for *_, nodes in segments))
+        length = max(segment.start + segment.rows for segment in flat.segments)
         if length > cache.capacity or not 0 <= min(slots) <= max(slots) < cache.slots:
             raise CapacityError(
                 f"Slots {slots} of {length} entries are outside a cache of {cache.slots} x {cache.capacity}."
@@ -101,7 +99,7 @@ class CompiledWay:
         buffers.reserve(plan, rows, length, tail_width)
         self._point_to(cache)
         plan[at.UNIT_COUNT] = lay_paths(
-            segments,
+            numpy.array(segments, numpy.int64),
             parents,
             buffers.unit_rows(rows),
             buffers.slots,
