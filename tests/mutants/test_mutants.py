@@ -110,8 +110,18 @@ def one_row_too_many_kept(patch: pytest.MonkeyPatch) -> None:
 
 def noise_of_the_root(patch: pytest.MonkeyPatch) -> None:
     """Every node draws with the noise of the root's position."""
-    right = Rows.keys
-    patch.setattr(Rows, "keys", lambda rows, device: right(rows, device)[:1].expand(len(rows.paths), 1))
+    right = sampling.keys_of
+
+    def keys_of(parts: Sequence[Rows], device: torch.device) -> torch.Tensor:
+        return torch.cat([right([part], device)[:1].expand(len(part.paths), 1) for part in parts])
+
+    patch.setattr(sampling, "keys_of", keys_of)
+
+
+def neighbours_like_the_first(patch: pytest.MonkeyPatch) -> None:
+    """Sequences are picked for together although they asked for different filters."""
+    right = sampling._treatment
+    patch.setattr(sampling, "_treatment", lambda rows: right(rows)[:1])
 
 
 def processors_of_the_root(patch: pytest.MonkeyPatch) -> None:
@@ -167,6 +177,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     wrong_row_kept,
     one_row_too_many_kept,
     noise_of_the_root,
+    neighbours_like_the_first,
     processors_of_the_root,
     dropped_bonus,
     accepted_without_ancestors,

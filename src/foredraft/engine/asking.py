@@ -75,7 +75,7 @@ class Asking:
     def forget(self, sequence_id: int) -> None:
         self._saved.pop(sequence_id, None)
         self._last.pop(sequence_id, None)
-        self._wake = 0
+        self._resting = []
 
     def _is_due(self, sequence_id: int, pause: float) -> bool:
         waited = self._step - self._last.setdefault(sequence_id, self._step - 1)
