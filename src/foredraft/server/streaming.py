@@ -21,6 +21,7 @@ from foredraft.server.tickets import JobDelta
 __all__ = ["Chunks", "EventStream", "event_blocks", "sse"]
 
 DONE = b"data: [DONE]\n\n"
+ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one for every event
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Chunks(Protocol):
 
 def sse(value: dict[str, Any]) -> bytes:
     """One event."""
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n\n"
+    return b"data: " + ENCODER.encode(value).encode("utf-8", "replace") + b"\n\n"
 
 
 async def event_blocks(
