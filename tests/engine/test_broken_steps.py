@@ -101,7 +101,7 @@ def test_nothing_is_remembered_about_sequences_that_are_over(name: str) -> None:
     while not engine.idle:
         engine.step()
     asking = controller._asking
-    assert (controller._records, asking._saved, asking._last, asking._resting) == ({}, {}, {}, [])
+    assert (controller._records, asking._saved, asking._resting) == ({}, {}, [])
 
 
 def test_the_cache_never_holds_more_than_the_room() -> None:

@@ -1,20 +1,21 @@
 """For which sequences a drafter is worth asking: looking for drafts takes time even where nothing comes of it.
 
-Each sequence has a running average of the milliseconds that its drafts saved. While that is less than drafting takes,
-the sequence is asked only now and then: so seldom that the asking costs a set share of the time, often enough to notice
-when its text begins to repeat itself. Until its drafts have saved anything, what drafts usually save at the moment
-stands in, and before that is known some trust, since most first drafts fail even where drafting pays.
+Each sequence has a running average of the milliseconds that its drafts saved. Until they have saved anything, what
+drafts usually save at the moment stands in, and before that is known some trust, since most first drafts fail even
+where drafting pays. Asking takes a time of its own and some for each sequence, so those that save more than the latter
+are asked if together they also save the former. Where nobody is, all are asked now and then, together: so seldom that
+it costs a set share of the time, often enough to notice when a text begins to repeat itself.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from foredraft.drafters.averages import LowEstimate, OwnMean
+from foredraft.drafters.averages import OwnMean
 
-__all__ = ["Asking"]
+__all__ = ["Asking", "AskingTime"]
 
 LATEST = 0.1
 USUAL_MEMORY = 0.98
@@ -22,73 +23,82 @@ TRUST = 2.0
 """What drafts are taken to save before anything is known, as a multiple of what they take."""
 LONGEST_PAUSE = 32
 """Steps; a longer pause would save next to nothing and miss the beginning of what could be copied."""
+FALLS, RISES = 0.3, 0.15
+"""An estimate rather below the mean: a first draft also reads the prompt, which isn't what asking once more takes."""
+
+
+@dataclass
+class AskingTime:
+    """Milliseconds of asking for some sequences: `fixed`, and `each` for every one of them."""
+
+    fixed: float = 0.0
+    each: float = 0.0
+
+    def __call__(self, sequences: int) -> float:
+        return self.fixed + self.each * sequences
+
+    def observe(self, sequences: int, milliseconds: float) -> None:
+        """Move both towards what it took, each as far as it can be the cause."""
+        error = milliseconds - self(sequences)
+        weight = (RISES if error > 0 else FALLS) if self.each else 1.0
+        part = weight * error / (1 + sequences**2)
+        self.fixed = max(0.0, self.fixed + part)
+        self.each = max(0.0, self.each + part * sequences)
 
 
 @dataclass
 class Asking:
-    """`share` is how much of a token's time may be spent on asking in vain.
-
-    Drafting time is what it takes at least per sequence asked, since a drafter of several members leaves the dear ones
-    out by itself where they don't pay.
-    """
+    """`share` is how much of the time may be spent on asking in vain."""
 
     share: float
-    _draft_ms: LowEstimate = field(default_factory=LowEstimate)
+    time: AskingTime = field(default_factory=AskingTime)
     _usual: float | None = None
     _saved: defaultdict[int, OwnMean] = field(default_factory=lambda: defaultdict(lambda: OwnMean(LATEST)))
-    _step: int = 0
-    _last: dict[int, int] = field(default_factory=dict)
-    """The step that a sequence was last asked in, or came before."""
+    _waited: int = 0
+    """Steps since all were asked."""
     _asked: set[int] = field(default_factory=set)
     _resting: list[int] = field(default_factory=list)
-    _wake: int = 0
-    """The step before which none of those that rest is due, so that nobody needs to look."""
-
-    @property
-    def draft_ms(self) -> float:
-        """Of a sequence."""
-        return self._draft_ms.value
+    """Those of whom nobody was asked last time, which holds until all are."""
 
     def choose(self, sequence_ids: list[int], token_ms: float) -> set[int]:
         """The sequences to ask this step; `token_ms` is what a token takes without drafts."""
-        self._step += 1
-        if self._step < self._wake and sequence_ids == self._resting:
+        self._waited += 1
+        if self._waited >= min(LONGEST_PAUSE, self._each(sequence_ids) / (self.share * token_ms)):
+            self._asked, self._waited = set(sequence_ids), 0
+        elif sequence_ids == self._resting:
             self._asked = set()
-            return self._asked
-        pause = min(LONGEST_PAUSE, self.draft_ms / (self.share * token_ms))
-        self._asked = {sequence_id for sequence_id in sequence_ids if self._is_due(sequence_id, pause)}
-        if not self._asked:
-            self._resting = list(sequence_ids)
-            self._wake = math.ceil(min(self._last[sequence_id] for sequence_id in sequence_ids) + pause)
+        else:
+            self._asked = self._worthwhile(sequence_ids)
+        self._resting = [] if self._asked else sequence_ids
         return self._asked
 
     def observe(self, saved_ms: dict[int, float], draft_ms: float) -> None:
         """What the step's drafts saved for each sequence, and how long drafting took in all, if any was asked."""
         if not self._asked:
             return
-        self._draft_ms.add(draft_ms / len(self._asked))
+        self.time.observe(len(self._asked), draft_ms)
+        usual = self._usual_ms(self._asked)
         for sequence_id in self._asked & saved_ms.keys():
             now = saved_ms[sequence_id]
-            self._saved[sequence_id].add(now, self._first_ms())
-            self._usual = USUAL_MEMORY * self._usual_ms() + (1 - USUAL_MEMORY) * now
+            self._saved[sequence_id].add(now, usual)
+            usual = USUAL_MEMORY * usual + (1 - USUAL_MEMORY) * now
+        self._usual = usual
 
     def forget(self, sequence_id: int) -> None:
         self._saved.pop(sequence_id, None)
-        self._last.pop(sequence_id, None)
         self._resting = []
 
-    def _is_due(self, sequence_id: int, pause: float) -> bool:
-        waited = self._step - self._last.setdefault(sequence_id, self._step - 1)
-        pays = self._saved[sequence_id].given(self._first_ms()) >= self.draft_ms
-        due = pays or waited >= pause
-        if due:
-            self._last[sequence_id] = self._step
-        return due
+    def _worthwhile(self, sequence_ids: list[int]) -> set[int]:
+        """Those that save more than they take, if they do so together."""
+        usual = self._usual_ms(sequence_ids)
+        gains = {number: self._saved[number].given(usual) - self.time.each for number in sequence_ids}
+        hopeful = {number for number, gain in gains.items() if gain >= 0}
+        return hopeful if sum(gains[number] for number in hopeful) >= self.time.fixed else set()
 
-    def _usual_ms(self) -> float:
+    def _each(self, sequence_ids: Collection[int]) -> float:
+        """What asking takes for each of them if all are asked."""
+        return self.time(len(sequence_ids)) / len(sequence_ids)
+
+    def _usual_ms(self, sequence_ids: Collection[int]) -> float:
         """What the drafts of all sequences saved lately."""
-        return TRUST * self.draft_ms if self._usual is None else self._usual
-
-    def _first_ms(self) -> float:
-        """What a new sequence's drafts are taken to save: enough to be asked at once."""
-        return max(self.draft_ms, self._usual_ms())
+        return TRUST * self._each(sequence_ids) if self._usual is None else self._usual

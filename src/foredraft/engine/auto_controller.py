@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 
+from foredraft.drafters.averages import RunningMean
 from foredraft.engine.acceptance import Acceptance
 from foredraft.engine.asking import Asking
 from foredraft.engine.controller import Load
@@ -56,8 +57,9 @@ class AutoController:
     trims: bool = True
     decision: Decision | None = None
     host_ms: float = 0.5
-    drafts_host_ms: float = 0.0
-    """Of a plain step, and what verifying drafts adds to it: more rows to pick from, a tree to walk."""
+    """Of the host in a plain step."""
+    drafts_host_ms: RunningMean = field(default_factory=lambda: RunningMean(weight=0.05))
+    """What verifying drafts adds to it: more rows to pick from, a tree to walk."""
     drafting: DraftingTime = field(default_factory=DraftingTime)
     _asking: Asking = field(init=False)
     _exploring: Exploring = field(init=False)
@@ -148,7 +150,7 @@ class AutoController:
         self.costs.observe(report.rows, report.cached_tokens, report.batch, milliseconds)
         host = min(report.host_seconds * 1e3, 10 * self.host_ms)
         if drafted := [own for own, nodes in zip(report.sequence_ids, report.drafted, strict=True) if nodes]:
-            self.drafts_host_ms += 0.05 * (max(0.0, host - self.host_ms) - self.drafts_host_ms)
+            self.drafts_host_ms.add(max(0.0, host - self.host_ms))
             first = any(sequence_id not in self._records for sequence_id in drafted)  # it reads a whole prompt
             if self.trims and self._levels and not first:
                 self.drafting.observe(self._levels, drafting_ms)
@@ -233,7 +235,7 @@ class AutoController:
         """
         whole_pass = self._pass_ms(batch, 0, load)
         plain = (self.costs(batch, load.cached, batch) if load.prompt_rows else whole_pass) + self.host_ms
-        drafting = plain - whole_pass + self.drafts_host_ms
+        drafting = plain - whole_pass + self.drafts_host_ms.value
         return lambda nodes: drafting + self._pass_ms(batch, nodes, load) if nodes else plain
 
     def _pass_ms(self, batch: int, nodes: int, load: Load) -> float:
