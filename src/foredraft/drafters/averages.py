@@ -25,25 +25,23 @@ class RunningMean:
 
 @dataclass
 class OwnMean:
-    """One request's, where little is known of it: until its first gain it is the usual one of the moment, less for each
-    try without a gain. (Were it the usual one of the request's beginning, a request that begins at a low load would
-    take long to notice that nothing pays any more at a high one, which all requests together find out at once.)
+    """One request's, in which what is usual makes up for what isn't known of it yet: the usual value of the moment, not
+    that of the request's beginning, since all requests together find out soon that nothing pays any more.
     """
 
     weight: float
     """Of the newest value."""
-    vain: int = 0
-    value: float | None = None
+    own: float = 0.0
+    """Its values, each with its weight."""
+    missing: float = 1.0
+    """What these weights lack of 1."""
 
     def given(self, usual: float) -> float:
-        return usual * (1 - self.weight) ** self.vain if self.value is None else self.value
+        return self.own + self.missing * usual
 
-    def add(self, value: float, usual: float) -> None:
-        if self.value is None and value <= 0:
-            self.vain += 1
-        else:
-            before = self.given(usual)
-            self.value = before + self.weight * (value - before)
+    def add(self, value: float) -> None:
+        self.own += self.weight * (value - self.own)
+        self.missing *= 1 - self.weight
 
 
 @dataclass

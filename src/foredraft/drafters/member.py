@@ -141,7 +141,7 @@ class Member:
 
     def _learn_gain(self, sequence: Sequence, tokens: int) -> None:
         gains = self._gains[sequence.params.greedy]
-        self._own_gains[sequence.id].add(tokens, HOPE * gains.value)
+        self._own_gains[sequence.id].add(tokens)
         gains.add(tokens)
 
     def _end_run(self, sequence: Sequence) -> None:

@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from foredraft.drafters.averages import OwnMean
+from foredraft.drafters.averages import OwnMean, RunningMean
 
 __all__ = ["Asking", "AskingTime"]
 
 LATEST = 0.1
-USUAL_MEMORY = 0.98
-TRUST = 2.0
-"""What drafts are taken to save before anything is known, as a multiple of what they take."""
+TRUST, TRUSTED = 2.0, 8
+"""What drafts are taken to save before anything is known, as a multiple of what they take, and how many drafts that
+assumption is worth."""
 LONGEST_PAUSE = 32
 """Steps; a longer pause would save next to nothing and miss the beginning of what could be copied."""
 FALLS, RISES = 0.3, 0.15
@@ -52,7 +52,8 @@ class Asking:
 
     share: float
     time: AskingTime = field(default_factory=AskingTime)
-    _usual: float | None = None
+    _usual: RunningMean | None = None
+    """What the drafts of all sequences saved lately, once it is known what asking takes."""
     _saved: defaultdict[int, OwnMean] = field(default_factory=lambda: defaultdict(lambda: OwnMean(LATEST)))
     _waited: int = 0
     """Steps since all were asked."""
@@ -77,12 +78,11 @@ class Asking:
         if not self._asked:
             return
         self.time.observe(len(self._asked), draft_ms)
-        usual = self._usual_ms(self._asked)
+        if self._usual is None:
+            self._usual = RunningMean(TRUST * self._each(self._asked), TRUSTED)
         for sequence_id in self._asked & saved_ms.keys():
-            now = saved_ms[sequence_id]
-            self._saved[sequence_id].add(now, usual)
-            usual = USUAL_MEMORY * usual + (1 - USUAL_MEMORY) * now
-        self._usual = usual
+            self._saved[sequence_id].add(saved_ms[sequence_id])
+            self._usual.add(saved_ms[sequence_id])
 
     def forget(self, sequence_id: int) -> None:
         self._saved.pop(sequence_id, None)
@@ -90,7 +90,9 @@ class Asking:
 
     def _worthwhile(self, sequence_ids: list[int]) -> set[int]:
         """Those that save more than they take, if they do so together."""
-        usual = self._usual_ms(sequence_ids)
+        if self._usual is None:
+            return set(sequence_ids)
+        usual = self._usual.value
         gains = {number: self._saved[number].given(usual) - self.time.each for number in sequence_ids}
         hopeful = {number for number, gain in gains.items() if gain >= 0}
         return hopeful if sum(gains[number] for number in hopeful) >= self.time.fixed else set()
@@ -98,7 +100,3 @@ class Asking:
     def _each(self, sequence_ids: Collection[int]) -> float:
         """What asking takes for each of them if all are asked."""
         return self.time(len(sequence_ids)) / len(sequence_ids)
-
-    def _usual_ms(self, sequence_ids: Collection[int]) -> float:
-        """What the drafts of all sequences saved lately."""
-        return TRUST * self._each(sequence_ids) if self._usual is None else self._usual
