@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foredraft.engine.asking import Asking
+from foredraft.engine.asking import LONGEST_PAUSE, Asking, AskingTime
 
 
 def ask(asking: Asking, steps: int, saved: float, *, draft_ms: float = 0.5, token_ms: float = 5.0) -> int:
@@ -105,3 +105,48 @@ def test_a_request_that_gains_is_asked_among_others_that_do_not() -> None:
         saved[3] = 2.0 if 3 in chosen else 0.0
         asking.observe(saved, draft_ms=0.1 * len(chosen))
     assert asked > 180
+
+
+def test_time_of_asking_is_told_apart_by_how_many_were_asked() -> None:
+    time = AskingTime()
+    for turn in range(400):
+        asked = (1, 16, 4, 2)[turn % 4]
+        time.observe(asked, 0.5 + 0.05 * asked)
+    assert abs(time.fixed - 0.5) < 0.05
+    assert abs(time.each - 0.05) < 0.01
+    time.observe(16, 12.0)  # a first draft reads the prompts
+    assert time(16) < 1.3 + 0.2 * (12 - 1.3)
+
+
+def test_one_of_many_is_asked_only_if_it_earns_what_asking_takes_at_all() -> None:
+    for saved, wanted in ((0.4, False), (0.9, True)):
+        asking = Asking(share=0.005)
+        alone = 0
+        for _ in range(300):
+            chosen = asking.choose(list(range(16)), token_ms=0.6)
+            alone += chosen == {3}
+            asking.observe({number: saved if number == 3 else 0.0 for number in range(16)}, 0.5 + 0.05 * len(chosen))
+        assert (alone > 150) == wanted
+
+
+def test_those_that_rest_are_tried_together() -> None:
+    asking = Asking(share=0.005)
+    sizes = []
+    for step in range(400):
+        crowd = [number for number in range(16) if step >= 5 * number]  # they come one after another
+        chosen = asking.choose(crowd, token_ms=0.6)
+        sizes.append(len(chosen))
+        asking.observe(dict.fromkeys(crowd, 0.0), 0.5 + 0.05 * len(chosen))
+    later = [size for size in sizes[100:] if size]
+    assert set(later) == {16}
+    assert len(later) <= 300 / LONGEST_PAUSE * 1.2
+
+
+def test_a_crowd_at_the_start_finds_out_within_a_few_steps() -> None:
+    asking = Asking(share=0.005)
+    asked = 0
+    for _ in range(60):
+        chosen = asking.choose(list(range(16)), token_ms=0.6)
+        asked += bool(chosen)
+        asking.observe(dict.fromkeys(range(16), 0.05), 4.0 if chosen else 0.0)
+    assert asked <= 8

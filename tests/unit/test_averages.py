@@ -56,12 +56,14 @@ def test_a_slope_is_that_of_the_line_behind_the_pairs() -> None:
     assert slope.value == pytest.approx(0.3, rel=0.05)
 
 
-def test_until_the_first_gain_the_usual_one_of_the_moment_counts() -> None:
+def test_the_usual_value_of_the_moment_makes_up_for_what_is_not_known() -> None:
     own = OwnMean(weight=0.1)
-    own.add(0.0, usual=5.0)
+    assert own.given(5.0) == 5.0
+    own.add(0.0)
     assert own.given(5.0) == pytest.approx(4.5)
     assert own.given(1.0) == pytest.approx(0.9)
-    own.add(3.0, usual=1.0)
-    assert own.given(1.0) == own.given(100.0) == pytest.approx(0.9 + 0.1 * (3.0 - 0.9))
-    own.add(0.0, usual=100.0)
-    assert own.given(100.0) == pytest.approx(0.9 * (0.9 + 0.1 * (3.0 - 0.9)))
+    own.add(3.0)
+    assert own.given(1.0) == pytest.approx(0.3 + 0.81)
+    for _ in range(200):
+        own.add(3.0)
+    assert own.given(1.0) == pytest.approx(own.given(100.0)) == pytest.approx(3.0)

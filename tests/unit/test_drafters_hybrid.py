@@ -177,6 +177,26 @@ class TestMember:
         short, long = sequence_of([1] * 8), sequence_of([1] * 2000)
         assert member.choose([short, long], [4, 4], [0.0, 0.0], WORTH) == [4, 0]
 
+    def test_a_reading_must_be_earned_by_the_drafts_that_usually_follow(self) -> None:
+        member = self.member(seconds=0.003)
+        member._reading.add(0.1, 1000)
+        sequence = sequence_of([1] * 300)
+        assert member.choose([sequence], [4], [0.0], WORTH) == [4]  # 0.03 s for some thirty drafts
+        for _ in range(60):
+            once = sequence_of([1] * 100)
+            member._learn_time([once], 0.013)
+            member.end(once)
+        member._next_try = float("inf")
+        assert member.choose([sequence], [4], [0.0], WORTH) == [0]
+        for _ in range(60):
+            long = sequence_of([1] * 100)
+            for _ in range(30):
+                member._learn_time([long], 0.003)
+                long.tokens.append(1)
+            member.end(long)
+        member._next_try = float("inf")
+        assert member.choose([sequence], [4], [0.0], WORTH) == [4]
+
     def test_nodes_that_make_the_pass_longer_count_as_time(self) -> None:
         member = self.member(seconds=0.003)
         sequence = sequence_of([1])
@@ -270,6 +290,7 @@ def test_nothing_is_kept_of_a_sequence_that_ended() -> None:
     assert script([1], [2])([1]) == 2
     assert not hybrid._blend._proposals._open
     assert not any(member.proposals._open for member in hybrid._members)
+    assert not any((*member._read, *member._runs, *member._own_gains) for member in hybrid._members)
 
 
 @dataclass(eq=False)
