@@ -3,8 +3,8 @@
 Each sequence has a running average of the milliseconds that its drafts saved. Until they have saved anything, what
 drafts usually save at the moment stands in, and before that is known some trust, since most first drafts fail even
 where drafting pays. Asking takes a time of its own and some for each sequence, so those that save more than the latter
-are asked if together they also save the former. Where nobody is, all are asked now and then, together: so seldom that
-it costs a set share of the time, often enough to notice when a text begins to repeat itself.
+are asked if together they also save the former. Now and then all are asked together: so seldom that it costs a set
+share of the time, often enough to notice when a text begins to repeat itself.
 """
 
 from __future__ import annotations
