@@ -71,6 +71,7 @@ SENSIBLE: dict[str, dict[str, Any]] = {
     "prompt_logprobs": whole(0, 5),
     "priority": {"enum": [0, None]},
     "request_id": {"type": "string", "pattern": "^[a-z0-9]{1,20}$"},
+    "cache_salt": {"anyOf": [TEXT, NOTHING]},
     "guided_json": NOTHING,
     "guided_regex": {"enum": [None, "[ab]{1,5}"]},
     "guided_choice": NOTHING,
@@ -110,8 +111,9 @@ def narrowed(document: dict[str, Any]) -> dict[str, Any]:
         if name.endswith("Request") or name in REQUESTS:
             schema["properties"] |= {field: SENSIBLE[field] for field in schema["properties"].keys() & SENSIBLE}
             schema["additionalProperties"] = False
-    message = document["components"]["schemas"]["Message"]["properties"]
-    message |= {"content": TEXT, "tool_calls": NOTHING, "name": NOTHING}
+    message = document["components"]["schemas"]["Message"]
+    message["properties"] |= {"content": TEXT, "tool_calls": NOTHING, "name": NOTHING}
+    message["required"] = [*message.get("required", []), "content"]  # only tool calls do without
     document["components"]["schemas"]["CompletionRequest"]["properties"]["logprobs"] = whole(0, 5)
     tokenize = document["components"]["schemas"]["TokenizeRequest"]
     tokenize |= {"properties": tokenize["properties"] | {"prompt": TEXT, "messages": NOTHING}, "required": ["prompt"]}
@@ -207,5 +209,5 @@ def test_wrong_types_are_refused(document: dict[str, Any], path: str, examples: 
 def test_sensible_requests_are_answered(document: dict[str, Any], path: str, examples: int) -> None:
     cases = operation(narrowed(document), path).as_strategy(generation_mode=schemathesis.GenerationMode.POSITIVE)
     statuses = ask(cases, examples)
-    # Some wishes exclude each other, a stream and prompt_logprobs for one; how many, depends on what is drawn.
-    assert statuses[200] >= 0.15 * statuses.total()
+    # A few wishes exclude each other, such as structured outputs that ask for two things.
+    assert statuses[200] >= 0.8 * statuses.total()
