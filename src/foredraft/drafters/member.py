@@ -158,8 +158,8 @@ class Member:
             self._seconds.add(each)
         else:
             self._reading.add(max(0.0, seconds - len(asked) * self._seconds.value), sum(unread))
-        for sequence in asked:
-            if self._unread(sequence) > FRESH:
+        for sequence, new in zip(asked, unread, strict=True):
+            if new > FRESH:
                 self._end_run(sequence)
             self._runs[sequence.id] = self._runs.get(sequence.id, 0) + 1
             self._read[sequence.id] = len(sequence.tokens)

@@ -42,6 +42,7 @@ FLOATS = ir.VectorType(F32, LANES)
 
 
 FEATURES = processor_features()
+"""What compiled code may use of the processor."""
 
 
 def serves_processor() -> bool:

@@ -258,13 +258,10 @@ def _call_tile(builder: Any, kind: _Kind, rows: Any, width: Any, arguments: list
     builder.position_at_end(end)
 
 
-def _tile(
-    name: str, most: int, widths: tuple[int, ...], arithmetic: _Arithmetic, accumulate: bool = False, asks: bool = False
-) -> Any:
+def _tile(kind: _Kind) -> Any:
     """An intrinsic (rows, width, a, a_stride, w, w_stride, c, c_stride, words, wanted, lines) that calls the tile
     function for that many rows and that width. One that doesn't ask ignores `wanted` and `lines`.
     """
-    kind = _Kind(name, most, widths, arithmetic, accumulate, asks)
 
     @intrinsic
     def tile(
@@ -291,13 +288,13 @@ def _tile(
     return tile
 
 
-multiply_int8 = _tile("multiply_int8", 8, (3,), INT8, asks=True)
-multiply_bf16 = _tile("multiply_bf16", 8, (3,), BF16, asks=True)
-multiply_f32 = _tile("multiply_f32", 8, (3,), F32, asks=True)
-score_bf16 = _tile("score_bf16", 6, (4,), BF16)
-score_f32 = _tile("score_f32", 6, (4,), F32)
-weigh_bf16 = _tile("weigh_bf16", 6, (1, 4), BF16, accumulate=True)
-weigh_f32 = _tile("weigh_f32", 6, (1, 4), F32, accumulate=True)
+multiply_int8 = _tile(_Kind("multiply_int8", 8, (3,), INT8, asks=True))
+multiply_bf16 = _tile(_Kind("multiply_bf16", 8, (3,), BF16, asks=True))
+multiply_f32 = _tile(_Kind("multiply_f32", 8, (3,), F32, asks=True))
+score_bf16 = _tile(_Kind("score_bf16", 6, (4,), BF16))
+score_f32 = _tile(_Kind("score_f32", 6, (4,), F32))
+weigh_bf16 = _tile(_Kind("weigh_bf16", 6, (1, 4), BF16, accumulate=True))
+weigh_f32 = _tile(_Kind("weigh_f32", 6, (1, 4), F32, accumulate=True))
 
 
 def _signed_halves(builder: Any, word: Any) -> tuple[Any, Any]:
